@@ -1,0 +1,1 @@
+//! drayd: the image service of a Kubernetes node.

@@ -1,0 +1,2 @@
+//! The drayd program.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Support for the suites: real servers, images and probes.
