@@ -1,0 +1,11 @@
+//! The words of the OCI and Docker image formats as plain values. Knows no network, no containerd, no clock: every
+//! function here is pure.
+
+pub mod chain;
+pub mod descriptor;
+pub mod digest;
+pub mod media_type;
+
+pub use chain::{ChainId, DiffId};
+pub use descriptor::Descriptor;
+pub use digest::Digest;
