@@ -7,4 +7,5 @@
 //! of every part's settings and `daemon` builds everything once. Imports only go down that list.
 //! `docs/architecture.md` tells it at length.
 
+pub mod containerd;
 pub mod oci;

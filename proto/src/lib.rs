@@ -3,7 +3,7 @@
 
 /// Kubernetes Container Runtime Interface, version 1 (`runtime.v1`).
 pub mod cri {
-    #![allow(missing_docs, clippy::pedantic)]
+    #![allow(missing_docs, unused_qualifications, clippy::pedantic)]
 
     tonic::include_proto!("runtime.v1");
 

@@ -1,0 +1,105 @@
+//! The content store: blobs by digest. Reading small documents, labels, and the translation of descriptors; writing
+//! is in [`ingest`].
+
+pub mod ingest;
+
+use std::collections::HashMap;
+
+use containerd_client::services::v1::content_client::ContentClient;
+use containerd_client::services::v1::{Info, InfoRequest, ReadContentRequest, UpdateRequest};
+use containerd_client::types::Descriptor as WireDescriptor;
+use prost_types::FieldMask;
+use tonic::transport::Channel;
+
+use super::{Containerd, Error, Kind, MAX_MESSAGE};
+use crate::oci::{Descriptor, Digest};
+
+pub use ingest::{Ingest, Opened};
+
+/// What the content store knows of a blob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlobInfo {
+    /// Length in bytes.
+    pub size: u64,
+    /// Its labels.
+    pub labels: HashMap<String, String>,
+}
+
+impl Containerd {
+    /// Whether the blob is there, and its labels.
+    pub async fn blob_info(&self, digest: &Digest) -> Result<Option<BlobInfo>, Error> {
+        const OPERATION: &str = "look up blob";
+        let request = self.request(InfoRequest { digest: digest.to_string() });
+        match self
+            .content_client()
+            .info(request)
+            .await
+            .map_err(|status| Error::new(OPERATION, digest.as_str(), &status))
+        {
+            Ok(response) => {
+                let info = response.into_inner().info.unwrap_or_default();
+                let size = u64::try_from(info.size).unwrap_or(0);
+                Ok(Some(BlobInfo { size, labels: info.labels }))
+            }
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The bytes of a blob that is known to be small, and an error if it is larger than `limit` bytes.
+    pub async fn read_blob(&self, digest: &Digest, limit: usize) -> Result<Vec<u8>, Error> {
+        const OPERATION: &str = "read blob";
+        let failed = |status| Error::new(OPERATION, digest.as_str(), &status);
+        let message = ReadContentRequest { digest: digest.to_string(), offset: 0, size: 0 };
+        let mut stream =
+            self.content_client().read(self.request(message)).await.map_err(failed)?.into_inner();
+        let mut bytes = Vec::new();
+        while let Some(part) = stream.message().await.map_err(failed)? {
+            bytes.extend_from_slice(&part.data);
+            if bytes.len() > limit {
+                let message = format!("longer than {limit} bytes");
+                return Err(Error::unexpected(OPERATION, digest.as_str(), message));
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Adds labels to a blob; labels that others set stay.
+    pub async fn label_blob(&self, digest: &Digest, labels: HashMap<String, String>) -> Result<(), Error> {
+        if labels.is_empty() {
+            return Ok(());
+        }
+        let paths = labels.keys().map(|key| format!("labels.{key}")).collect();
+        let info = Info { digest: digest.to_string(), labels, ..Info::default() };
+        let message = UpdateRequest { info: Some(info), update_mask: Some(FieldMask { paths }) };
+        self.content_client()
+            .update(self.request(message))
+            .await
+            .map(drop)
+            .map_err(|status| Error::new("label blob", digest.as_str(), &status))
+    }
+
+    fn content_client(&self) -> ContentClient<Channel> {
+        ContentClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE)
+    }
+}
+
+pub(super) fn wire_descriptor(descriptor: &Descriptor) -> WireDescriptor {
+    WireDescriptor {
+        media_type: descriptor.media_type.clone(),
+        digest: descriptor.digest.to_string(),
+        size: i64::try_from(descriptor.size).unwrap_or(i64::MAX),
+        annotations: descriptor.annotations.clone().into_iter().collect(),
+    }
+}
+
+/// `None` for a digest or size that no blob can have: other clients may have written such records.
+pub(super) fn own_descriptor(descriptor: &WireDescriptor) -> Option<Descriptor> {
+    Some(Descriptor {
+        media_type: descriptor.media_type.clone(),
+        digest: descriptor.digest.parse().ok()?,
+        size: u64::try_from(descriptor.size).ok()?,
+        annotations: descriptor.annotations.clone().into_iter().collect(),
+        urls: Vec::new(),
+    })
+}

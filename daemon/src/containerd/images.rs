@@ -1,0 +1,120 @@
+//! Image records: names that point to content, with their labels.
+
+use std::collections::HashMap;
+
+use containerd_client::services::v1::images_client::ImagesClient;
+use containerd_client::services::v1::{
+    CreateImageRequest, DeleteImageRequest, Image as WireImage, ListImagesRequest, UpdateImageRequest,
+};
+use prost_types::FieldMask;
+use tonic::transport::Channel;
+
+use super::leases::{COLLECT_DEADLINE, Collect};
+use super::{Containerd, Error, Kind, MAX_MESSAGE, content};
+use crate::oci::Descriptor;
+
+/// A name in containerd's image store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageRecord {
+    /// The name: a normalised reference, `repository@digest`, or an image ID.
+    pub name: String,
+    /// What the name points to: an index or a manifest.
+    pub target: Descriptor,
+    /// The record's labels.
+    pub labels: HashMap<String, String>,
+}
+
+impl Containerd {
+    /// All image records of the namespace. Records whose target is not a descriptor that can be read are left out
+    /// and their names returned apart.
+    pub async fn list_images(&self) -> Result<(Vec<ImageRecord>, Vec<String>), Error> {
+        let request = self.request(ListImagesRequest { filters: Vec::new() });
+        let response = self
+            .images_client()
+            .list(request)
+            .await
+            .map_err(|status| Error::new("list images", "", &status))?;
+        let mut odd = Vec::new();
+        let mut records = Vec::new();
+        for image in response.into_inner().images {
+            match image.target.as_ref().and_then(content::own_descriptor) {
+                Some(target) => {
+                    records.push(ImageRecord { name: image.name, target, labels: image.labels });
+                }
+                None => odd.push(image.name),
+            }
+        }
+        Ok((records, odd))
+    }
+
+    /// Creates the record, or points an existing one to the target and adds the labels. Labels that others set on
+    /// it stay, and a record that is right already is not written (as containerd's CRI does, so that no event
+    /// is sent for nothing).
+    pub async fn put_image(&self, record: &ImageRecord) -> Result<(), Error> {
+        const OPERATION: &str = "write image record";
+        let message = CreateImageRequest { image: Some(wire_image(record)), source_date_epoch: None };
+        let created = self.images_client().create(self.request(message)).await;
+        match created.map_err(|status| Error::new(OPERATION, &record.name, &status)) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() != Kind::AlreadyExists => return Err(error),
+            Err(_) => {}
+        }
+        if let Some(present) = self.find_image(&record.name).await? {
+            let labelled = record.labels.iter().all(|(k, v)| present.labels.get(k) == Some(v));
+            if labelled && present.target.digest == record.target.digest {
+                return Ok(());
+            }
+        }
+        let mut paths = vec!["target".to_owned()];
+        paths.extend(record.labels.keys().map(|key| format!("labels.{key}")));
+        let message = UpdateImageRequest {
+            image: Some(wire_image(record)),
+            update_mask: Some(FieldMask { paths }),
+            source_date_epoch: None,
+        };
+        let updated = self.images_client().update(self.request(message)).await;
+        updated.map(drop).map_err(|status| Error::new(OPERATION, &record.name, &status))
+    }
+
+    /// The record of exactly that name.
+    pub async fn find_image(&self, name: &str) -> Result<Option<ImageRecord>, Error> {
+        use containerd_client::services::v1::GetImageRequest;
+        let answer = self.images_client().get(self.request(GetImageRequest { name: name.into() })).await;
+        match answer.map_err(|status| Error::new("read image record", name, &status)) {
+            Ok(response) => Ok(response.into_inner().image.and_then(|image| {
+                let target = image.target.as_ref().and_then(content::own_descriptor)?;
+                Some(ImageRecord { name: image.name, target, labels: image.labels })
+            })),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes the record; one that is gone already counts as deleted.
+    pub async fn delete_image(&self, name: &str, collect: Collect) -> Result<(), Error> {
+        let message = DeleteImageRequest { name: name.into(), sync: collect == Collect::Now, target: None };
+        let request = match collect {
+            Collect::Later => self.request(message),
+            Collect::Now => self.request_within(COLLECT_DEADLINE, message),
+        };
+        let answer = self.images_client().delete(request).await;
+        match answer.map_err(|status| Error::new("delete image record", name, &status)) {
+            Err(error) if error.kind() != Kind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn images_client(&self) -> ImagesClient<Channel> {
+        ImagesClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE)
+    }
+}
+
+fn wire_image(record: &ImageRecord) -> WireImage {
+    WireImage {
+        name: record.name.clone(),
+        labels: record.labels.clone(),
+        target: Some(content::wire_descriptor(&record.target)),
+        created_at: None,
+        updated_at: None,
+    }
+}
