@@ -6,6 +6,8 @@ pub mod descriptor;
 pub mod digest;
 pub mod media_type;
 
+mod excerpt;
+
 pub use chain::{ChainId, DiffId};
 pub use descriptor::Descriptor;
 pub use digest::Digest;
