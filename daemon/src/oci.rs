@@ -5,9 +5,11 @@ pub mod chain;
 pub mod descriptor;
 pub mod digest;
 pub mod media_type;
+pub mod reference;
 
 mod excerpt;
 
 pub use chain::{ChainId, DiffId};
 pub use descriptor::Descriptor;
 pub use digest::Digest;
+pub use reference::Reference;
