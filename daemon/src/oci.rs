@@ -5,6 +5,7 @@ pub mod chain;
 pub mod descriptor;
 pub mod digest;
 pub mod media_type;
+pub mod platform;
 pub mod reference;
 
 mod excerpt;
@@ -12,4 +13,5 @@ mod excerpt;
 pub use chain::{ChainId, DiffId};
 pub use descriptor::Descriptor;
 pub use digest::Digest;
+pub use platform::{IndexEntry, NoPlatform, Platform};
 pub use reference::Reference;
