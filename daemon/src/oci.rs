@@ -4,8 +4,16 @@
 pub mod chain;
 pub mod descriptor;
 pub mod digest;
+pub mod document;
 pub mod media_type;
+pub mod platform;
+pub mod reference;
+
+mod excerpt;
 
 pub use chain::{ChainId, DiffId};
 pub use descriptor::Descriptor;
 pub use digest::Digest;
+pub use document::{Config, Document, DocumentError, Index, Manifest};
+pub use platform::{IndexEntry, NoPlatform, Platform};
+pub use reference::Reference;

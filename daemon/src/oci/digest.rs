@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
+use super::excerpt::excerpt;
+
 /// The name of a blob: the hash of its bytes, written `sha256:<64 lower-case hex digits>` (or sha384, sha512).
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest {
@@ -24,7 +26,7 @@ pub enum Algorithm {
     Sha512,
 }
 
-/// Why a text is not a digest.
+/// Why a text is not a digest. Texts are kept as excerpts, since they come from outside.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     /// There is no `algorithm:hex` form.
@@ -36,7 +38,7 @@ pub enum DigestError {
     /// The hex part has the wrong length or alphabet.
     #[error("`{text}` is not a {algorithm} digest: expected {expected} lower-case hex digits")]
     Hex {
-        /// The whole text that was given.
+        /// The text that was given.
         text: String,
         /// Its algorithm's name.
         algorithm: &'static str,
@@ -87,16 +89,16 @@ impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(text: &str) -> Result<Self, DigestError> {
-        let (name, hex) = text.split_once(':').ok_or_else(|| DigestError::Form(text.into()))?;
+        let (name, hex) = text.split_once(':').ok_or_else(|| DigestError::Form(excerpt(text)))?;
         let algorithm = match name {
             "sha256" => Algorithm::Sha256,
             "sha384" => Algorithm::Sha384,
             "sha512" => Algorithm::Sha512,
-            _ => return Err(DigestError::Algorithm(name.into())),
+            _ => return Err(DigestError::Algorithm(excerpt(name))),
         };
         let expected = algorithm.hex_length();
         if hex.len() != expected || !hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
-            return Err(DigestError::Hex { text: text.into(), algorithm: algorithm.name(), expected });
+            return Err(DigestError::Hex { text: excerpt(text), algorithm: algorithm.name(), expected });
         }
         Ok(Self { text: text.into(), algorithm })
     }

@@ -1,0 +1,91 @@
+//! The image config: what the image runs on and as whom, and which layers it consists of.
+
+use serde_json::{Map, Value};
+
+use super::shape::Object;
+use super::{DocumentError, read};
+use crate::oci::chain::DiffId;
+use crate::oci::excerpt::excerpt;
+
+/// The part of an image config that a pull and the CRI answers need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Operating system; empty in configs of old tools.
+    pub os: String,
+    /// Processor architecture; empty in configs of old tools.
+    pub architecture: String,
+    /// Level of the architecture.
+    pub variant: Option<String>,
+    /// Whom containers run as, `user[:group]` by name or number; empty for root.
+    pub user: String,
+    /// The layers' diff IDs, lowest first.
+    pub diff_ids: Vec<DiffId>,
+    /// What the diff IDs are; `layers` where it is given at all.
+    pub rootfs_type: Option<String>,
+}
+
+/// How many fields an error lists of a config that is no image config.
+const MAX_LISTED: usize = 8;
+
+impl Config {
+    /// Reads an image config; of other configs it says what they look like, since their media type often does not.
+    pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
+        let raw: RawConfig = read(bytes)?;
+        let Some(Object(rootfs)) = raw.rootfs else {
+            return Err(DocumentError::NotAnImage { found: fields(&read(bytes)?) });
+        };
+        Ok(Self {
+            os: raw.os.unwrap_or_default(),
+            architecture: raw.architecture.unwrap_or_default(),
+            variant: raw.variant.filter(|variant| !variant.is_empty()),
+            user: raw.config.and_then(|Object(config)| config.user).unwrap_or_default(),
+            diff_ids: diff_ids(&rootfs.diff_ids.unwrap_or_default())?,
+            rootfs_type: rootfs.kind.filter(|kind| !kind.is_empty()),
+        })
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct RawConfig {
+    os: Option<String>,
+    architecture: Option<String>,
+    variant: Option<String>,
+    config: Option<Object<RawContainer>>,
+    rootfs: Option<Object<RawRootfs>>,
+}
+
+#[derive(serde::Deserialize)]
+struct RawContainer {
+    #[serde(rename = "User")]
+    user: Option<String>,
+}
+
+/// Docker leaves `diff_ids` out and Go tools write `null` for an image without layers.
+#[derive(serde::Deserialize)]
+struct RawRootfs {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    diff_ids: Option<Vec<String>>,
+}
+
+fn diff_ids(texts: &[String]) -> Result<Vec<DiffId>, DocumentError> {
+    let parse = |(position, text): (usize, &String)| match text.parse() {
+        Ok(digest) => Ok(DiffId(digest)),
+        Err(source) => Err(DocumentError::BadDiffId { position, source }),
+    };
+    texts.iter().enumerate().map(parse).collect()
+}
+
+/// The names of an object's fields, for a message.
+fn fields(object: &Map<String, Value>) -> String {
+    if object.is_empty() {
+        return "it is empty".to_owned();
+    }
+    let names: Vec<String> =
+        object.keys().take(MAX_LISTED).map(|name| format!("`{}`", excerpt(name))).collect();
+    let more = if object.len() > MAX_LISTED { " and more" } else { "" };
+    format!("its fields are {}{more}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests;
