@@ -8,4 +8,5 @@
 //! `docs/architecture.md` tells it at length.
 
 pub mod containerd;
+pub mod cri;
 pub mod oci;

@@ -1,0 +1,3 @@
+//! The CRI front door.
+
+pub mod socket;
