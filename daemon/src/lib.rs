@@ -7,6 +7,7 @@
 //! of every part's settings and `daemon` builds everything once. Imports only go down that list.
 //! `docs/architecture.md` tells it at length.
 
+pub mod config;
 pub mod containerd;
 pub mod cri;
 pub mod oci;

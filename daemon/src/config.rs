@@ -1,0 +1,311 @@
+//! The settings: what can be written in the configuration file, what it means and what it is when not written.
+//! Every key has its reference text in its doc comment and its default in `Default`; the commented file in
+//! `packaging/` and `docs/configuration.md` are generated from both. The file is read once, at the start.
+
+mod duration;
+mod identifier;
+mod limit;
+mod parse;
+mod path;
+mod problem;
+pub mod reference;
+mod schema;
+mod socket;
+mod written;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use identifier::Identifier;
+pub use problem::{ConfigError, Fault, Hint, Problem};
+
+use crate::cri::socket::{Group, Mode};
+
+/// Where the configuration file is when the command line does not name one.
+pub const DEFAULT_PATH: &str = "/etc/drayd/config.toml";
+
+/// All settings, one field for each section of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The containerd that pulls go into.
+    pub containerd: Containerd,
+    /// The CRI front door, which kubelet and crictl call.
+    pub cri: Cri,
+    /// drayd's own API, which drayctl calls.
+    pub api: Api,
+    /// Which snapshotter an image is unpacked into.
+    pub snapshotter: Snapshotter,
+    /// How registries are reached.
+    pub registry: Registry,
+    /// The pull of one image.
+    pub pull: Pull,
+    /// How layers become snapshots.
+    pub unpack: Unpack,
+    /// Metrics for Prometheus.
+    pub metrics: Metrics,
+    /// The log of the daemon.
+    pub log: Log,
+}
+
+/// `[containerd]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Containerd {
+    /// The unix socket of containerd: an absolute path.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub address: PathBuf,
+    /// The containerd namespace that images, content and snapshots belong to. The CRI plugin of containerd uses
+    /// `k8s.io`; with another one, pods do not find what drayd pulls.
+    pub namespace: Identifier,
+}
+
+impl Default for Containerd {
+    fn default() -> Self {
+        Self { address: "/run/containerd/containerd.sock".into(), namespace: Identifier::constant("k8s.io") }
+    }
+}
+
+/// `[cri]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cri {
+    /// The unix socket that drayd listens on: an absolute path of at most 107 bytes. Its directory is made if it is
+    /// missing. Give this path to kubelet as `--image-service-endpoint unix://PATH`.
+    #[serde(with = "socket::listening")]
+    #[schemars(with = "String")]
+    pub socket: PathBuf,
+    /// The permission bits of the socket, in octal. Whoever may write to the socket may pull images and delete them.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub socket_mode: Mode,
+    /// The group that the socket is given to: a name or a number. Empty leaves it with the group that drayd runs as.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub socket_group: Option<Group>,
+}
+
+impl Default for Cri {
+    fn default() -> Self {
+        Self {
+            socket: "/run/drayd/drayd.sock".into(),
+            socket_mode: Mode::OWNER_AND_GROUP,
+            socket_group: None,
+        }
+    }
+}
+
+/// `[api]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Api {
+    /// Reserved: this version of drayd does not serve its API, and makes no socket here. The unix socket that the API
+    /// will listen on: an absolute path of at most 107 bytes.
+    #[serde(with = "socket::listening")]
+    #[schemars(with = "String")]
+    pub socket: PathBuf,
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        Self { socket: "/run/drayd/api.sock".into() }
+    }
+}
+
+/// `[snapshotter]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Snapshotter {
+    /// The snapshotter for pods without a runtime handler, and for handlers that have none of their own. Empty uses
+    /// the one that containerd's CRI plugin is configured with.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub default: Option<Identifier>,
+    /// What to do with a pull for a runtime handler that neither drayd nor containerd has a configuration for.
+    pub unknown_handler: UnknownHandler,
+    /// The snapshotter of each runtime handler, `HANDLER = "SNAPSHOTTER"`. What is written here comes before what
+    /// containerd's CRI plugin is configured with; a handler that is not named here is looked up there.
+    #[schemars(example = BTreeMap::from([("kata", "nydus")]))]
+    pub handlers: BTreeMap<String, Identifier>,
+}
+
+/// Values of `snapshotter.unknown_handler`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownHandler {
+    /// The pull fails, as with containerd 1.7: the pod could not start either.
+    #[default]
+    Error,
+    /// The image goes into the default snapshotter.
+    Default,
+}
+
+/// `[registry]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Registry {
+    /// Directories with a `hosts.toml` for each registry, in containerd's layout: absolute paths. The first directory
+    /// that has an entry for the registry counts. An empty list uses every registry as it is.
+    #[serde(with = "written::list")]
+    #[schemars(with = "Vec<String>")]
+    pub config_path: Vec<PathBuf>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self { config_path: vec!["/etc/containerd/certs.d".into(), "/etc/docker/certs.d".into()] }
+    }
+}
+
+/// `[pull]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pull {
+    /// How many layers of one image are fetched at the same time; 0 is no limit, as with containerd.
+    #[serde(with = "limit")]
+    #[schemars(with = "usize")]
+    pub max_concurrent_downloads: Option<NonZeroUsize>,
+    /// A pull that receives nothing for this long fails. A duration in hours, minutes, seconds and milliseconds, such
+    /// as `5m`, `1h30m` or `500ms`; `0` waits for ever.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub progress_timeout: Option<Duration>,
+}
+
+impl Default for Pull {
+    fn default() -> Self {
+        Self {
+            max_concurrent_downloads: NonZeroUsize::new(3),
+            progress_timeout: Some(Duration::from_secs(5 * 60)),
+        }
+    }
+}
+
+/// `[unpack]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Unpack {
+    /// Who writes the files of a layer into its snapshot.
+    pub engine: Engine,
+    /// Keep the compressed layers in containerd's content store after they are unpacked. Pushing or exporting an
+    /// image from this node needs them; running it does not.
+    pub keep_layers: bool,
+}
+
+impl Default for Unpack {
+    fn default() -> Self {
+        Self { engine: Engine::default(), keep_layers: true }
+    }
+}
+
+/// Values of `unpack.engine`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// For each layer the fastest engine that can write it. In this version that is always `differ`.
+    #[default]
+    Auto,
+    /// The diff service of containerd, which can write every layer.
+    Differ,
+    /// drayd itself. Not available in this version: drayd warns and works as with `auto`.
+    Direct,
+}
+
+/// `[metrics]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Metrics {
+    /// Reserved: this version of drayd does not serve metrics, and opens no port. The address that metrics will be
+    /// served on, `IP:PORT`, such as `127.0.0.1:9095`; empty is off.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub address: Option<SocketAddr>,
+}
+
+/// `[log]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// The least important level that is logged. The environment does not change it.
+    pub level: Level,
+    /// Where the log goes and what a line looks like.
+    pub format: Format,
+}
+
+/// Values of `log.level`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// What failed.
+    Error,
+    /// What may need attention.
+    Warn,
+    /// One line for each pull and each change of state.
+    #[default]
+    Info,
+    /// The stages of each pull.
+    Debug,
+    /// Everything, with the internals of the HTTP and gRPC libraries.
+    Trace,
+}
+
+/// Values of `log.format`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// The journal, with its own fields, if systemd connected standard error to it; otherwise `text`.
+    #[default]
+    Auto,
+    /// One line of text for each event on standard error.
+    Text,
+    /// One JSON object for each event on standard error, each on its own line.
+    Json,
+}
+
+impl Config {
+    /// Reads the file at `path`. Without a path, reads [`DEFAULT_PATH`], where a missing file means the defaults.
+    pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let file = path.unwrap_or(Path::new(DEFAULT_PATH));
+        match fs::read_to_string(file) {
+            Ok(text) => Self::parse(file, &text),
+            Err(error) if path.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(source) => Err(ConfigError::Read { file: file.into(), source }),
+        }
+    }
+
+    /// Reads `text`; `file` is only the name that problems are reported under.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        parse::parse(file, text)
+    }
+}
+
+/// What is written in the configuration and has no effect in this version: one sentence each, to be shown by the
+/// check of the file and at the start.
+pub fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if config.api != Api::default() {
+        warnings.push("`socket` in [api] is reserved: this version does not serve the API".into());
+    }
+    if config.metrics.address.is_some() {
+        warnings.push("`address` in [metrics] is reserved: this version does not serve metrics".into());
+    }
+    if config.unpack.engine == Engine::Direct {
+        warnings.push(
+            "`engine` in [unpack]: \"direct\" is not available in this version, layers are unpacked as with \"auto\""
+                .into(),
+        );
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests;
