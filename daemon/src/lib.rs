@@ -11,3 +11,4 @@ pub mod config;
 pub mod containerd;
 pub mod cri;
 pub mod oci;
+pub mod telemetry;

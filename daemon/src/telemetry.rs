@@ -1,0 +1,123 @@
+//! The log of the process: where events go and what they look like. Only the configuration decides, no variable of
+//! the environment. Whatever an event contains, in text it stays one line.
+
+mod line;
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+
+use tracing::Subscriber;
+use tracing::level_filters::LevelFilter;
+use tracing_journald::{Priority, PriorityMappings};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
+use tracing_subscriber::{Layer, Registry};
+
+use crate::config::{Format, Level, Log};
+use line::Line;
+
+/// Libraries that tell of each frame and connection at levels which are meant for drayd's own stages.
+const INTERNALS: [&str; 7] = ["h2", "hyper", "hyper_util", "reqwest", "rustls", "tonic", "tower"];
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The process has a subscriber already.
+    #[error("the log is set up already")]
+    Twice(#[source] TryInitError),
+}
+
+/// Sets up the log of the whole process; to be called once.
+pub fn init(log: &Log) -> Result<(), TelemetryError> {
+    tracing_subscriber::registry()
+        .with(output(log.format))
+        .with(levels(log.level))
+        .try_init()
+        .map_err(TelemetryError::Twice)
+}
+
+type Output<S> = Box<dyn Layer<S> + Send + Sync>;
+
+fn output(format: Format) -> Output<Registry> {
+    match format {
+        Format::Auto => journal().unwrap_or_else(|| text(io::stderr, io::stderr().is_terminal())),
+        Format::Text => text(io::stderr, io::stderr().is_terminal()),
+        Format::Json => json(io::stderr),
+    }
+}
+
+fn text<S, W>(writer: W, colour: bool) -> Output<S>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    // `Line` colours the level itself and escapes everything else, so the fields come to it without colour.
+    tracing_subscriber::fmt::layer()
+        .with_writer(writer)
+        .with_ansi(false)
+        .event_format(Line { colour })
+        .boxed()
+}
+
+/// Fields stay in an object of their own, because some bear names that the event itself has, such as `target`.
+fn json<S, W>(writer: W) -> Output<S>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    tracing_subscriber::fmt::layer().json().with_writer(writer).boxed()
+}
+
+/// The journal, if standard error is connected to it and its socket answers.
+fn journal<S>() -> Option<Output<S>>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+{
+    let stream = std::env::var("JOURNAL_STREAM").ok()?;
+    let stderr = File::from(io::stderr().as_fd().try_clone_to_owned().ok()?).metadata().ok()?;
+    if !is_stream(&stream, stderr.dev(), stderr.ino()) {
+        return None;
+    }
+    let layer = tracing_journald::layer().ok()?;
+    Some(
+        layer
+            // Without a prefix a field called `priority` would be a second PRIORITY of the journal.
+            .with_field_prefix(Some("DRAYD".into()))
+            .with_syslog_identifier("drayd".into())
+            // The crate's own mapping makes every info line a notice.
+            .with_priority_mappings(PriorityMappings {
+                error: Priority::Error,
+                warn: Priority::Warning,
+                info: Priority::Informational,
+                debug: Priority::Debug,
+                trace: Priority::Debug,
+            })
+            .boxed(),
+    )
+}
+
+/// Whether `JOURNAL_STREAM`, `DEVICE:INODE` in decimal (systemd.exec(5)), names this file. A child whose standard
+/// error was redirected inherits the variable, so its presence alone says nothing.
+fn is_stream(variable: &str, device: u64, inode: u64) -> bool {
+    variable == format!("{device}:{inode}")
+}
+
+fn levels(level: Level) -> Targets {
+    let own = match level {
+        Level::Error => LevelFilter::ERROR,
+        Level::Warn => LevelFilter::WARN,
+        Level::Info => LevelFilter::INFO,
+        Level::Debug => LevelFilter::DEBUG,
+        Level::Trace => return Targets::new().with_default(LevelFilter::TRACE),
+    };
+    let internals = INTERNALS.map(|target| (target, own.min(LevelFilter::WARN)));
+    Targets::new().with_default(own).with_targets(internals)
+}
+
+#[cfg(test)]
+mod tests;
