@@ -7,8 +7,10 @@
 //! of every part's settings and `daemon` builds everything once. Imports only go down that list.
 //! `docs/architecture.md` tells it at length.
 
+pub mod cli;
 pub mod config;
 pub mod containerd;
 pub mod cri;
+pub mod daemon;
 pub mod oci;
 pub mod telemetry;

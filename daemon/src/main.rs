@@ -1,2 +1,7 @@
 //! The drayd program.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    drayd::cli::run()
+}
