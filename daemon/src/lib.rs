@@ -8,3 +8,4 @@
 //! `docs/architecture.md` tells it at length.
 
 pub mod oci;
+pub mod registry;
