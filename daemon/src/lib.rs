@@ -13,4 +13,5 @@ pub mod containerd;
 pub mod cri;
 pub mod daemon;
 pub mod oci;
+pub mod registry;
 pub mod telemetry;

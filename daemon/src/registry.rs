@@ -1,0 +1,166 @@
+//! The registries outside: resolves names and opens blobs over HTTP, through mirrors, with credentials. The only house
+//! that speaks HTTP and TLS. It moves bytes and checks no blob's digest; it retries nothing but what authentication
+//! and ranges need.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::oci::Descriptor;
+
+mod access;
+mod blob;
+mod challenge;
+mod credentials;
+mod error;
+mod failure;
+mod hosts;
+mod hosts_toml;
+mod message;
+mod range;
+mod resolve;
+mod secret;
+mod session;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod token;
+mod tokens;
+mod wire;
+
+pub use blob::Blob;
+pub use credentials::{Credentials, CredentialsError, Given};
+pub use error::{Attempt, Error, Kind};
+pub use failure::{Failure, Refusal};
+pub use hosts_toml::HostsError;
+pub use resolve::Resolved;
+pub use tls::TlsError;
+
+use access::Access;
+use hosts::Host;
+use session::{Schemes, Session};
+use wire::Wire;
+
+/// The settings of this house.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Directories with one directory per registry (`hosts.toml`, certificates), first match wins.
+    pub config_path: Vec<PathBuf>,
+    /// The `User-Agent` of every request.
+    pub user_agent: String,
+}
+
+/// A repository in a registry, as a reference names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Repository {
+    /// The registry, `docker.io` or `host[:port]`.
+    pub domain: String,
+    /// The repository in it, `library/busybox`.
+    pub path: String,
+}
+
+/// All registries, for all pulls of the process: they share connections, tokens and what was learned about hosts.
+pub struct Registry {
+    /// Where mirrors are configured; read anew by each call.
+    config_path: Vec<PathBuf>,
+    /// Connections.
+    wire: Arc<Wire>,
+    /// Tokens and demands.
+    access: Access,
+    /// Which local hosts speak TLS.
+    schemes: Schemes,
+}
+
+impl Registry {
+    /// A registry house with nothing learned yet.
+    pub fn new(config: Config) -> Result<Self, Error> {
+        let wire = Arc::new(Wire::new(config.user_agent));
+        wire.check().map_err(Error::Client)?;
+        let access = Access::new(wire.clone());
+        Ok(Self { config_path: config.config_path, wire, access, schemes: Schemes::default() })
+    }
+
+    /// Finds what a tag or digest of a repository points to, on the first host that knows.
+    pub async fn resolve(
+        &self,
+        repository: &Repository,
+        object: &str,
+        credentials: &Credentials,
+    ) -> Result<Resolved, Error> {
+        let by_digest = object.contains(':');
+        let subject = format!("{repository}{}{object}", if by_digest { '@' } else { ':' });
+        let mut attempts = Vec::new();
+        for host in self.hosts(repository).await?.iter().filter(|host| serves(host, by_digest)) {
+            match resolve::resolve(&self.session(host, repository, credentials), object).await {
+                Ok(resolved) => return Ok(resolved),
+                Err(failure) => attempts.push(attempt(host, failure)),
+            }
+        }
+        Err(given_up(subject, attempts))
+    }
+
+    /// Opens a blob or manifest for reading from `offset`, on the first host that serves it.
+    pub async fn open(
+        &self,
+        repository: &Repository,
+        descriptor: &Descriptor,
+        offset: u64,
+        credentials: &Credentials,
+    ) -> Result<Blob, Error> {
+        let subject = format!("{repository}@{}", descriptor.digest);
+        let mut attempts = Vec::new();
+        for host in self.hosts(repository).await?.iter().filter(|host| host.capabilities.pull) {
+            let session = self.session(host, repository, credentials);
+            match blob::open(&session, descriptor, offset, subject.clone()).await {
+                Ok(blob) => return Ok(blob),
+                Err(failure) => attempts.push(attempt(host, failure)),
+            }
+        }
+        Err(given_up(subject, attempts))
+    }
+
+    async fn hosts(&self, repository: &Repository) -> Result<Vec<Host>, Error> {
+        let (config_path, domain) = (self.config_path.clone(), repository.domain.clone());
+        let load = move || hosts::load(&config_path, &domain);
+        let hosts = tokio::task::spawn_blocking(load).await.expect("reading the hosts' files does not panic");
+        hosts.map_err(Error::Hosts)
+    }
+
+    fn session<'a>(
+        &'a self,
+        host: &'a Host,
+        repository: &'a Repository,
+        credentials: &'a Credentials,
+    ) -> Session<'a> {
+        // A mirror is run by someone else, so the caller's credentials for the registry are none of its business.
+        let login =
+            if host.own { credentials.login_for(&repository.domain) } else { &credentials::Login::Anonymous };
+        Session {
+            wire: &self.wire,
+            access: &self.access,
+            schemes: &self.schemes,
+            host,
+            path: &repository.path,
+            login,
+        }
+    }
+}
+
+impl std::fmt::Display for Repository {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.domain, self.path)
+    }
+}
+
+/// Whether a host may be asked what a tag or a digest is; a digest needs no trust in it.
+fn serves(host: &Host, by_digest: bool) -> bool {
+    host.capabilities.pull && (host.capabilities.resolve || by_digest)
+}
+
+fn attempt(host: &Host, failure: Failure) -> Attempt {
+    tracing::debug!(host = %host.authority, %failure, "host failed");
+    Attempt { host: host.authority.clone(), own: host.own, failure }
+}
+
+fn given_up(subject: String, attempts: Vec<Attempt>) -> Error {
+    if attempts.is_empty() { Error::NoHost { subject } } else { Error::Hostless { subject, attempts } }
+}

@@ -1,0 +1,123 @@
+//! Opening a blob or manifest at an offset on one host, and reading it: never more bytes than its descriptor says,
+//! and an error when there are fewer. The bytes are not hashed here.
+
+use bytes::Bytes;
+use http::header::CONTENT_RANGE;
+use http::{Method, StatusCode};
+
+use super::error::{Attempt, Error};
+use super::failure::{Failure, redacted};
+use super::range::ContentRange;
+use super::resolve::is_manifest;
+use super::session::{Ask, Session};
+use super::wire::{Answer, Role};
+use crate::oci::Descriptor;
+
+/// The bytes of a blob on their way. Stalls are for the reader to watch: only it knows what else moves in the pull.
+pub struct Blob {
+    /// Where the first byte lies: the offset asked for, or 0 when the host would not start there.
+    pub offset: u64,
+    /// The host they come from.
+    pub host: String,
+    subject: String,
+    own: bool,
+    answer: Answer,
+    remaining: u64,
+}
+
+impl Blob {
+    /// The next bytes; `None` after the last. After an error the blob is to be opened again.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        match self.answer.chunk().await {
+            Ok(Some(chunk)) => match self.remaining.checked_sub(chunk.len() as u64) {
+                Some(remaining) => {
+                    self.remaining = remaining;
+                    Ok(Some(chunk))
+                }
+                None => Err(self.failed(self.answer.unusable("the body is longer than its descriptor says"))),
+            },
+            Ok(None) if self.remaining == 0 => Ok(None),
+            Ok(None) => {
+                let url = redacted(&self.answer.url);
+                Err(self.failed(Failure::Truncated { url, missing: self.remaining }))
+            }
+            Err(failure) => Err(self.failed(failure)),
+        }
+    }
+
+    fn failed(&self, failure: Failure) -> Error {
+        let attempt = Attempt { host: self.host.clone(), own: self.own, failure };
+        Error::Hostless { subject: self.subject.clone(), attempts: vec![attempt] }
+    }
+}
+
+impl std::fmt::Debug for Blob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { subject, host, offset, remaining, .. } = self;
+        write!(f, "Blob({subject} from {host} at {offset}, {remaining} bytes to come)")
+    }
+}
+
+/// Asks one host. `subject` is what its later errors are about.
+pub(super) async fn open(
+    session: &Session<'_>,
+    descriptor: &Descriptor,
+    offset: u64,
+    subject: String,
+) -> Result<Blob, Failure> {
+    let (answer, offset) = match ranged(session, descriptor, offset).await? {
+        Some(answer) => (answer, offset),
+        None => (whole(session, descriptor).await?, 0),
+    };
+    let remaining = descriptor.size.saturating_sub(offset);
+    if answer.media_type().as_deref() == Some("text/html") {
+        return Err(answer.unusable("the answer is an HTML page, not the blob: is this a registry?"));
+    }
+    if let Some(length) = answer.length().filter(|&length| length != remaining) {
+        return Err(answer.unusable(format!("the body has {length} bytes, but {remaining} are wanted")));
+    }
+    let (host, own) = (session.host.authority.clone(), session.host.own);
+    Ok(Blob { offset, host, subject, own, answer, remaining })
+}
+
+/// The answer from `offset` on, or `None` when it is the whole blob that must be asked for.
+async fn ranged(
+    session: &Session<'_>,
+    descriptor: &Descriptor,
+    offset: u64,
+) -> Result<Option<Answer>, Failure> {
+    if offset == 0 {
+        return Ok(None);
+    }
+    let answer = send(session, descriptor, offset).await?;
+    let continues = || {
+        let range = answer.header(CONTENT_RANGE).and_then(ContentRange::parse);
+        range.is_some_and(|range| range.continues(offset, descriptor.size))
+    };
+    match answer.response.status() {
+        StatusCode::PARTIAL_CONTENT if continues() => Ok(Some(answer)),
+        // The range was ignored, answered with other bytes, or refused: without it the host may still serve.
+        status if status.is_success() => Ok(None),
+        StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::BAD_REQUEST => Ok(None),
+        _ => Err(session.refusal(answer).await),
+    }
+}
+
+async fn whole(session: &Session<'_>, descriptor: &Descriptor) -> Result<Answer, Failure> {
+    let answer = send(session, descriptor, 0).await?;
+    match answer.response.status() {
+        StatusCode::OK => Ok(answer),
+        status if status.is_success() => {
+            Err(answer.unusable(format!("status {status} where the whole is wanted")))
+        }
+        _ => Err(session.refusal(answer).await),
+    }
+}
+
+async fn send(session: &Session<'_>, descriptor: &Descriptor, offset: u64) -> Result<Answer, Failure> {
+    let manifest = is_manifest(&descriptor.media_type);
+    let (collection, role) = if manifest { ("manifests", Role::Document) } else { ("blobs", Role::Blob) };
+    let accept = format!("{}, */*", descriptor.media_type);
+    let object = descriptor.digest.as_str();
+    session.send(Ask { method: &Method::GET, collection, object, accept: &accept, offset, role }).await
+}

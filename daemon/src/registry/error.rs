@@ -1,0 +1,161 @@
+//! What the registry house answers when no host served an object: every host with its own cause, and one class for
+//! the caller to branch on.
+
+use std::fmt;
+
+use super::failure::Failure;
+use super::hosts_toml::HostsError;
+
+/// The class of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A working host does not have it.
+    NotFound,
+    /// Credentials are required, or were refused.
+    Unauthorized,
+    /// The host knows the caller and denies access.
+    Denied,
+    /// The host is asked too often.
+    RateLimited,
+    /// No connection, no answer in time, a broken one, or a server error.
+    Unavailable,
+    /// An answer that cannot be used: wrong digest, wrong range, HTML, too big.
+    Answer,
+    /// The node's own registry configuration is broken.
+    Configuration,
+}
+
+/// Why an object could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The registry configuration of the reference's domain cannot be used.
+    #[error("the registry configuration cannot be used")]
+    Hosts(#[source] HostsError),
+    /// The HTTP client cannot be built, for want of system certificates for example.
+    #[error("the HTTP client cannot be set up")]
+    Client(#[source] reqwest::Error),
+    /// The registry configuration leaves no host to ask.
+    #[error("{subject}: no host is configured with the capability for this request")]
+    NoHost {
+        /// What was asked for.
+        subject: String,
+    },
+    /// Every host failed, each in its own way.
+    #[error("{subject}: {}", listed(attempts))]
+    Hostless {
+        /// What was asked for.
+        subject: String,
+        /// The hosts in the order they were asked; never empty.
+        attempts: Vec<Attempt>,
+    },
+}
+
+/// One host's failure.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// The host, with its port.
+    pub host: String,
+    /// Whether it is the registry's own host rather than a mirror.
+    pub own: bool,
+    /// What it did.
+    pub failure: Failure,
+}
+
+impl Error {
+    /// The class of the error, taken from the host that decides it, see [`Error::Hostless`].
+    ///
+    /// The registry's own host decides if it gave a clear answer (unauthorized, denied, rate limited, not found): it
+    /// is the authority, whatever its mirrors said. Otherwise the host that got furthest decides: one that refused,
+    /// before one that does not have the object, before one whose answer is unusable, before one that is not there.
+    /// So a missing tag on a working mirror with the registry itself down is not found, not unavailable.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Hosts(_) | Self::Client(_) | Self::NoHost { .. } => Kind::Configuration,
+            Self::Hostless { attempts, .. } => {
+                decisive(attempts).map_or(Kind::Unavailable, |attempt| attempt.failure.kind())
+            }
+        }
+    }
+
+    /// Whether the same call may succeed in a moment, as far as the deciding host can tell.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Hosts(_) | Self::Client(_) | Self::NoHost { .. } => false,
+            Self::Hostless { attempts, .. } => {
+                decisive(attempts).is_some_and(|attempt| attempt.failure.is_transient())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", if self.own { "registry" } else { "mirror" }, self.host, self.failure)
+    }
+}
+
+/// The first of the highest rank; among equals the first host is the preferred one.
+fn decisive(attempts: &[Attempt]) -> Option<&Attempt> {
+    attempts.iter().rev().max_by_key(|attempt| {
+        let rank = rank(attempt.failure.kind());
+        (attempt.own && rank >= CLEAR, rank)
+    })
+}
+
+/// The lowest rank that is a clear answer.
+const CLEAR: u8 = 2;
+
+fn rank(kind: Kind) -> u8 {
+    match kind {
+        Kind::Unauthorized | Kind::Denied | Kind::RateLimited => 3,
+        Kind::NotFound => CLEAR,
+        Kind::Answer => 1,
+        Kind::Unavailable | Kind::Configuration => 0,
+    }
+}
+
+fn listed(attempts: &[Attempt]) -> String {
+    let texts: Vec<String> = attempts.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Method, StatusCode};
+
+    use super::*;
+
+    fn attempt(own: bool, status: u16) -> Attempt {
+        let status = StatusCode::from_u16(status).unwrap();
+        let failure =
+            Failure::Status { method: Method::GET, url: "https://h/".into(), status, message: None };
+        Attempt { host: "h".into(), own, failure }
+    }
+
+    #[test]
+    fn the_deciding_host_gives_the_class() {
+        for (mirror, own, kind) in [
+            (404, 503, Kind::NotFound),
+            (503, 404, Kind::NotFound),
+            (403, 503, Kind::Denied),
+            (401, 404, Kind::NotFound),
+            (404, 401, Kind::Unauthorized),
+            (400, 503, Kind::Answer),
+            (503, 503, Kind::Unavailable),
+            (429, 400, Kind::RateLimited),
+        ] {
+            let attempts = vec![attempt(false, mirror), attempt(true, own)];
+            let error = Error::Hostless { subject: "x".into(), attempts };
+            assert_eq!(error.kind(), kind, "{mirror} {own}");
+        }
+    }
+
+    #[test]
+    fn every_host_is_listed_with_its_cause() {
+        let attempts = vec![attempt(false, 404), attempt(true, 503)];
+        assert_eq!(
+            Error::Hostless { subject: "reg.test/a:1".into(), attempts }.to_string(),
+            "reg.test/a:1: mirror h: GET https://h/: 404 Not Found; registry h: GET https://h/: 503 Service Unavailable"
+        );
+    }
+}

@@ -1,0 +1,223 @@
+//! How one host fails for one object. The texts name the host and the status, never a query, a user or a secret, and
+//! quote the registry's own words within bounds.
+
+use std::error::Error as StdError;
+
+use http::{Method, StatusCode};
+use reqwest::Url;
+
+use super::error::Kind;
+
+/// What one host did instead of serving the object. Causes are texts, since concurrent callers share the failure of
+/// one token request and the foreign errors cannot be cloned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// No connection: name not found, refused, timed out, or no TLS spoken.
+    #[error("cannot connect to {url}: {cause}")]
+    Unreachable {
+        /// Redacted URL.
+        url: String,
+        /// The innermost causes.
+        cause: String,
+    },
+    /// The host's certificate is not trusted.
+    #[error(
+        "{url}: {cause}; if this host is to be trusted, set `ca` (or `skip_verify`) for it in its hosts.toml"
+    )]
+    Untrusted {
+        /// Redacted URL.
+        url: String,
+        /// What TLS found wrong.
+        cause: String,
+    },
+    /// Connected, but no answer came in time.
+    #[error("{method} {url}: no answer within {seconds} s")]
+    Silent {
+        /// The request's method.
+        method: Method,
+        /// Redacted URL.
+        url: String,
+        /// How long it was waited.
+        seconds: u64,
+    },
+    /// The connection broke in the middle of an answer.
+    #[error("{method} {url}: connection broken: {cause}")]
+    Broken {
+        /// The request's method.
+        method: Method,
+        /// Redacted URL.
+        url: String,
+        /// The innermost causes.
+        cause: String,
+    },
+    /// The body ended too early.
+    #[error("{url}: the body ended {missing} bytes too early")]
+    Truncated {
+        /// Redacted URL.
+        url: String,
+        /// How many bytes were not sent.
+        missing: u64,
+    },
+    /// An HTTP status that is no success.
+    #[error("{method} {url}: {status}{}", quote(message.as_deref()))]
+    Status {
+        /// The request's method.
+        method: Method,
+        /// Redacted URL.
+        url: String,
+        /// The status.
+        status: StatusCode,
+        /// The registry's own words.
+        message: Option<String>,
+    },
+    /// The credentials, or their absence, were refused.
+    #[error("{url}: {refusal}{}", quote(message.as_deref()))]
+    Unauthorized {
+        /// Redacted URL of the registry or of its token server.
+        url: String,
+        /// What exactly was refused.
+        refusal: Refusal,
+        /// The registry's own words.
+        message: Option<String>,
+    },
+    /// An answer that cannot be used.
+    #[error("{method} {url}: {reason}")]
+    Unusable {
+        /// The request's method.
+        method: Method,
+        /// Redacted URL.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Why a request stays unauthorized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Anonymous access was tried.
+    #[error("credentials are required and none were given for this host (add an image pull secret)")]
+    Required,
+    /// Credentials were tried.
+    #[error("the credentials were refused (correct the image pull secret)")]
+    Credentials,
+    /// The host wants user and password, and a token is what there is.
+    #[error("user and password are required, but the credentials are a token")]
+    PasswordRequired,
+    /// There is no challenge that can be answered.
+    #[error("unauthorized, and the host asks for neither bearer nor basic authentication")]
+    NoChallenge,
+    /// The token server's answer holds no token.
+    #[error("the token server's answer holds no token")]
+    NoToken,
+}
+
+impl Failure {
+    /// Its class.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Unreachable { .. }
+            | Self::Untrusted { .. }
+            | Self::Silent { .. }
+            | Self::Broken { .. }
+            | Self::Truncated { .. } => Kind::Unavailable,
+            Self::Status { status, .. } => status_kind(*status),
+            Self::Unauthorized { .. } => Kind::Unauthorized,
+            Self::Unusable { .. } => Kind::Answer,
+        }
+    }
+
+    /// Whether the same request may succeed in a moment.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Untrusted { .. } => false,
+            _ => matches!(self.kind(), Kind::Unavailable | Kind::RateLimited),
+        }
+    }
+
+    /// Whether no request reached the host, so that no other request will.
+    pub(super) fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Untrusted { .. })
+    }
+
+    pub(super) fn unusable(method: &Method, url: &Url, reason: impl Into<String>) -> Self {
+        Self::Unusable { method: method.clone(), url: redacted(url), reason: reason.into() }
+    }
+
+    /// Reads an error of the HTTP library. Its URL is left out, since that may hold a signed query.
+    pub(super) fn of_transport(method: &Method, url: &Url, error: reqwest::Error) -> Self {
+        let (url, connecting) = (redacted(url), error.is_connect());
+        let cause = innermost(&error.without_url());
+        // The text is rustls' own for every certificate it rejects; its type is not reachable through reqwest.
+        if connecting && cause.contains("invalid peer certificate") {
+            Self::Untrusted { url, cause }
+        } else if connecting {
+            Self::Unreachable { url, cause }
+        } else {
+            Self::Broken { method: method.clone(), url, cause }
+        }
+    }
+}
+
+fn status_kind(status: StatusCode) -> Kind {
+    match status {
+        StatusCode::UNAUTHORIZED => Kind::Unauthorized,
+        StatusCode::FORBIDDEN => Kind::Denied,
+        StatusCode::NOT_FOUND | StatusCode::GONE => Kind::NotFound,
+        StatusCode::TOO_MANY_REQUESTS => Kind::RateLimited,
+        StatusCode::REQUEST_TIMEOUT => Kind::Unavailable,
+        status if status.is_server_error() => Kind::Unavailable,
+        _ => Kind::Answer,
+    }
+}
+
+/// Scheme, host, port and path: what a reader needs, without the user, the query and the fragment, where secrets are.
+pub(super) fn redacted(url: &Url) -> String {
+    format!("{}{}", url.origin().ascii_serialization(), url.path())
+}
+
+/// The last two causes of a chain: the outer ones of the HTTP library only say that something failed.
+fn innermost(error: &(dyn StdError + 'static)) -> String {
+    let mut last = error.to_string();
+    let mut text = last.clone();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let this = error.to_string();
+        // Some errors print their source themselves.
+        text = if last.contains(&this) { last } else { format!("{last}: {this}") };
+        last = this;
+        cause = error.source();
+    }
+    text
+}
+
+fn quote(message: Option<&str>) -> String {
+    message.map(|message| format!(": \"{message}\"")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redacted_url_keeps_no_user_query_or_fragment() {
+        let url = "https://user:canary@reg.test:5000/v2/a/blobs/x?sig=canary#canary".parse().unwrap();
+        assert_eq!(redacted(&url), "https://reg.test:5000/v2/a/blobs/x");
+    }
+
+    #[test]
+    fn every_status_has_its_class() {
+        for (status, kind) in [
+            (401, Kind::Unauthorized),
+            (403, Kind::Denied),
+            (404, Kind::NotFound),
+            (429, Kind::RateLimited),
+            (500, Kind::Unavailable),
+            (503, Kind::Unavailable),
+            (302, Kind::Answer),
+            (400, Kind::Answer),
+        ] {
+            assert_eq!(status_kind(StatusCode::from_u16(status).unwrap()), kind, "{status}");
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! `hosts.toml`, containerd's file of mirrors and TLS settings for one registry. A file that cannot be understood is
+//! an error with its line: ignoring it would quietly pull past the mirrors it asks for.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fmt, io};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::Url;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::hosts::{Capabilities, Host, Scheme, split_port};
+use super::tls::{Tls, TlsError};
+
+/// Why the configuration of a registry cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum HostsError {
+    /// The file or directory cannot be read.
+    #[error("{path} cannot be read")]
+    Read {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The file says something that has no meaning.
+    #[error("{path}:{line}: {reason}")]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// A certificate file cannot be used.
+    #[error("a certificate of the registry cannot be used")]
+    Tls(#[source] TlsError),
+}
+
+type Value<'a> = Spanned<DeValue<'a>>;
+
+/// The hosts in a file's text: its mirrors as they are written, then `server`.
+pub(super) fn parse(path: &Path, text: &str, domain: &str) -> Result<Vec<Host>, HostsError> {
+    let file = File { path, text };
+    let document = DeTable::parse(text).map_err(|error| {
+        file.error(error.span().unwrap_or_default(), error.message().lines().next().unwrap_or_default())
+    })?;
+    let root = document.get_ref();
+    let mut hosts = Vec::new();
+    if let Some(tables) = root.get("host") {
+        let mut tables: Vec<_> = file.table(tables)?.iter().collect();
+        // The parser sorts by name; order in the file is the order of asking.
+        tables.sort_by_key(|(name, _)| name.span().start);
+        for (name, table) in tables {
+            let entry = file.entry(file.table(table)?)?;
+            hosts.push(entry.at(domain, name.get_ref()).map_err(|reason| file.error(name.span(), reason))?);
+        }
+    }
+    let entry = file.entry(root)?;
+    hosts.push(match root.get("server") {
+        Some(server) => {
+            entry.at(domain, file.string(server)?).map_err(|reason| file.error(server.span(), reason))?
+        }
+        None => entry.upstream(domain),
+    });
+    Ok(hosts)
+}
+
+/// The keys of one host, whatever its address.
+struct Entry {
+    capabilities: Capabilities,
+    tls: Tls,
+    /// Any TLS key was written, `skip_verify = false` too: the writer expects TLS to be tried.
+    tls_given: bool,
+    skip_verify: Option<bool>,
+    headers: HeaderMap,
+    override_path: bool,
+    dial_timeout: Option<Duration>,
+}
+
+impl Entry {
+    /// The host at a written address.
+    fn at(self, domain: &str, address: &str) -> Result<Host, String> {
+        let text = if address.contains("://") { address.to_owned() } else { format!("https://{address}") };
+        let url = Url::parse(&text).map_err(|error| format!("`{address}` is not a host: {error}"))?;
+        let scheme = match url.scheme() {
+            "https" => Scheme::Https,
+            // With TLS keys beside a plain address, containerd tries TLS first.
+            "http" if self.tls_given && written_port(address) != Some("80") => Scheme::Either,
+            "http" => Scheme::Http,
+            other => return Err(format!("`{address}`: scheme `{other}` is neither http nor https")),
+        };
+        let name = url.host_str().ok_or_else(|| format!("`{address}` names no host"))?;
+        let authority = url.port().map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
+        let path = url.path().trim_end_matches('/');
+        let root =
+            if self.override_path || path.ends_with("/v2") { path.to_owned() } else { format!("{path}/v2") };
+        let mut host = Host::new(domain, scheme, &authority, &root);
+        host.capabilities = self.capabilities;
+        self.settle(&mut host);
+        Ok(host)
+    }
+
+    /// The registry's own host when `server` is not written. As in containerd it keeps all capabilities.
+    fn upstream(self, domain: &str) -> Host {
+        let mut host = Host::upstream(domain);
+        self.settle(&mut host);
+        host
+    }
+
+    fn settle(self, host: &mut Host) {
+        let skip_verify = self.skip_verify.unwrap_or(host.tls.skip_verify);
+        host.tls = self.tls;
+        host.tls.skip_verify = skip_verify;
+        host.headers = self.headers;
+        // As in Go, zero is the default rather than no time at all.
+        host.dial_timeout = self.dial_timeout.filter(|time| !time.is_zero()).unwrap_or(host.dial_timeout);
+    }
+}
+
+/// A file under reading: turns places in it into errors.
+struct File<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl File<'_> {
+    fn error(&self, span: Range<usize>, reason: impl fmt::Display) -> HostsError {
+        let before = self.text.get(..span.start).unwrap_or(self.text);
+        let line = before.matches('\n').count() + 1;
+        HostsError::Content { path: self.path.into(), line, reason: reason.to_string() }
+    }
+
+    fn entry(&self, table: &DeTable<'_>) -> Result<Entry, HostsError> {
+        Ok(Entry {
+            capabilities: self.capabilities(table)?,
+            tls: self.tls(table)?,
+            tls_given: ["ca", "client", "skip_verify"].iter().any(|&key| table.contains_key(key)),
+            skip_verify: self.boolean_of(table, "skip_verify")?,
+            headers: self.headers(table)?,
+            override_path: self.boolean_of(table, "override_path")?.unwrap_or(false),
+            dial_timeout: table.get("dial_timeout").map(|value| self.duration(value)).transpose()?,
+        })
+    }
+
+    /// The capabilities written; none is all. Those for pushing are known and passed over.
+    fn capabilities(&self, table: &DeTable<'_>) -> Result<Capabilities, HostsError> {
+        let Some(value) = table.get("capabilities") else {
+            return Ok(Capabilities::ALL);
+        };
+        let mut found = Vec::new();
+        for item in self.array(value)? {
+            let name = self.string(item)?.to_ascii_lowercase();
+            if !["pull", "resolve", "push", "referrers"].contains(&name.as_str()) {
+                let reason =
+                    format!("unknown capability `{name}`: expected pull, resolve, push or referrers");
+                return Err(self.error(item.span(), reason));
+            }
+            found.push(name);
+        }
+        let has = |name: &str| found.is_empty() || found.iter().any(|capability| capability == name);
+        Ok(Capabilities { pull: has("pull"), resolve: has("resolve") })
+    }
+
+    fn tls(&self, table: &DeTable<'_>) -> Result<Tls, HostsError> {
+        let directory = self.path.parent().unwrap_or(Path::new(""));
+        let mut tls = Tls::default();
+        if let Some(value) = table.get("ca") {
+            for path in self.strings(value)? {
+                tls.add_authorities(&directory.join(path)).map_err(HostsError::Tls)?;
+            }
+        }
+        let clients = match table.get("client") {
+            Some(value) if value.get_ref().is_str() => std::slice::from_ref(value),
+            Some(value) => self.array(value)?,
+            None => &[],
+        };
+        for client in clients {
+            let paths = self.strings(client)?;
+            let (certificate, key) = match paths[..] {
+                [certificate] | [certificate, ""] => (certificate, None),
+                [certificate, key] => (certificate, Some(directory.join(key))),
+                _ => {
+                    return Err(
+                        self.error(client.span(), "expected a certificate, or a certificate and its key")
+                    );
+                }
+            };
+            tls.set_client(&directory.join(certificate), key.as_deref()).map_err(HostsError::Tls)?;
+        }
+        Ok(tls)
+    }
+
+    fn headers(&self, table: &DeTable<'_>) -> Result<HeaderMap, HostsError> {
+        let mut headers = HeaderMap::new();
+        let Some(value) = table.get("header") else {
+            return Ok(headers);
+        };
+        for (name, values) in self.table(value)? {
+            let header = HeaderName::try_from(name.get_ref().as_ref())
+                .map_err(|_| self.error(name.span(), "not a header name"))?;
+            for text in self.strings(values)? {
+                let mut value = HeaderValue::try_from(text)
+                    .map_err(|_| self.error(values.span(), "not a header value"))?;
+                // It may be a key; sensitive values show in no Debug.
+                value.set_sensitive(true);
+                headers.append(&header, value);
+            }
+        }
+        Ok(headers)
+    }
+
+    fn duration(&self, value: &Value<'_>) -> Result<Duration, HostsError> {
+        duration(self.string(value)?)
+            .ok_or_else(|| self.error(value.span(), "not a duration: expected a form like `5s` or `1m30s`"))
+    }
+
+    fn table<'v, 't>(&self, value: &'v Value<'t>) -> Result<&'v DeTable<'t>, HostsError> {
+        value.get_ref().as_table().ok_or_else(|| self.mistyped(value, "a table"))
+    }
+
+    fn array<'v, 't>(&self, value: &'v Value<'t>) -> Result<&'v [Value<'t>], HostsError> {
+        value.get_ref().as_array().map(|array| &array[..]).ok_or_else(|| self.mistyped(value, "a list"))
+    }
+
+    fn string<'v>(&self, value: &'v Value<'_>) -> Result<&'v str, HostsError> {
+        value.get_ref().as_str().ok_or_else(|| self.mistyped(value, "a string"))
+    }
+
+    fn boolean_of(&self, table: &DeTable<'_>, key: &str) -> Result<Option<bool>, HostsError> {
+        let read = |value: &Value<'_>| {
+            value.get_ref().as_bool().ok_or_else(|| self.mistyped(value, "true or false"))
+        };
+        table.get(key).map(read).transpose()
+    }
+
+    /// One string or a list of them.
+    fn strings<'v>(&self, value: &'v Value<'_>) -> Result<Vec<&'v str>, HostsError> {
+        match value.get_ref().as_array() {
+            Some(items) => items.iter().map(|item| self.string(item)).collect(),
+            None => Ok(vec![self.string(value)?]),
+        }
+    }
+
+    fn mistyped(&self, value: &Value<'_>, expected: &str) -> HostsError {
+        self.error(value.span(), format!("expected {expected}, found {}", value.get_ref().type_str()))
+    }
+}
+
+/// The port as it stands in an address; a parsed URL no longer tells a written default port from none.
+fn written_port(address: &str) -> Option<&str> {
+    let authority = address.split_once("://").map_or(address, |(_, rest)| rest);
+    split_port(authority.split('/').next().unwrap_or_default()).1
+}
+
+/// Reads a duration in Go's spelling, which is what the file's other readers take.
+fn duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let (mut rest, mut seconds) = (text, 0.0_f64);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, tail) = rest.split_at(digits);
+        let end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(end);
+        let factor = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        seconds += number.parse::<f64>().ok()? * factor;
+        rest = tail;
+    }
+    if text.is_empty() { None } else { Duration::try_from_secs_f64(seconds).ok() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! A secret text that can be compared and used as a cache key, and that no formatting ever shows.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use secrecy::{ExposeSecret, SecretString};
+
+/// A password or token. `secrecy` wipes it on drop; equality and hash are added because credentials key the token
+/// cache: two callers with different passwords must never share a token.
+#[derive(Clone)]
+pub(super) struct Secret(SecretString);
+
+impl Secret {
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        Self(SecretString::from(text.into()))
+    }
+
+    /// The secret itself, for a request header or body only.
+    pub(super) fn expose(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.expose() == other.expose()
+    }
+}
+
+impl Eq for Secret {}
+
+impl Hash for Secret {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.expose().hash(state);
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}

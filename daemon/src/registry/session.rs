@@ -1,0 +1,219 @@
+//! Requests to one host for one repository in one caller's name: the URL, the scheme that works, and the answer to a
+//! 401. Gives back answers of every other status; what they mean is the caller's to say.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use http::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, RANGE};
+use http::{Method, StatusCode};
+use reqwest::Url;
+
+use super::access::{Access, Denial};
+use super::challenge;
+use super::credentials::Login;
+use super::failure::{Failure, Refusal, redacted};
+use super::hosts::{Host, Scheme};
+use super::message::message_of;
+use super::wire::{Answer, Request, Role, Transport, Wire};
+
+/// Largest error body read, as in containerd; the quotation is far shorter.
+const REFUSAL_LIMIT: usize = 64 << 10;
+/// Requests for one answer: bare or with a cached token, with that token renewed, and once more should the host have
+/// changed its demand in between.
+const TRIES: usize = 3;
+
+/// Which hosts of unknown scheme speak TLS (`true`), as found out last.
+#[derive(Default)]
+pub(super) struct Schemes(
+    /// Guards the findings by host, so that each is made once in the process.
+    Mutex<HashMap<String, bool>>,
+);
+
+/// One host, one repository, one login.
+pub(super) struct Session<'a> {
+    pub(super) wire: &'a Wire,
+    pub(super) access: &'a Access,
+    pub(super) schemes: &'a Schemes,
+    pub(super) host: &'a Host,
+    pub(super) path: &'a str,
+    pub(super) login: &'a Login,
+}
+
+/// What is asked of a host.
+#[derive(Clone, Copy)]
+pub(super) struct Ask<'a> {
+    pub(super) method: &'a Method,
+    /// `manifests` or `blobs`.
+    pub(super) collection: &'a str,
+    /// Tag or digest.
+    pub(super) object: &'a str,
+    pub(super) accept: &'a str,
+    /// The first byte wanted.
+    pub(super) offset: u64,
+    pub(super) role: Role,
+}
+
+impl Session<'_> {
+    /// Sends the request, with what the host is known to demand, and answers its challenge if it makes one.
+    pub(super) async fn send(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        let (host, path) = (&self.host.authority, self.path);
+        let mut demand = self.access.demand(host, path);
+        let mut refused = None;
+        for _ in 0..TRIES {
+            let proof = match demand.take() {
+                None => None,
+                Some(challenge) => {
+                    let transport = |realm: &Url| self.realm_transport(realm);
+                    match self.access.prove(challenge, path, self.login, transport).await {
+                        Ok(proof) => Some(proof),
+                        Err(Denial::Failure(failure)) => return Err(failure),
+                        Err(Denial::Refusal(refusal)) => {
+                            return Err(self.unauthorized(refused, refusal).await);
+                        }
+                    }
+                }
+            };
+            let answer = self.exchange(ask, proof.as_ref().map(|proof| &proof.header)).await?;
+            if answer.response.status() != StatusCode::UNAUTHORIZED || !answer.from_origin {
+                return Ok(answer);
+            }
+            let challenge = challenge::choose(answer.response.headers());
+            refused = Some(answer);
+            let Some(challenge) = challenge else {
+                return Err(self.unauthorized(refused, Refusal::NoChallenge).await);
+            };
+            self.access.remember(host, path, challenge.clone());
+            if proof.is_some_and(|proof| !self.access.retract(&proof)) {
+                break;
+            }
+            demand = Some(challenge);
+        }
+        let refusal = if *self.login == Login::Anonymous { Refusal::Required } else { Refusal::Credentials };
+        Err(self.unauthorized(refused, refusal).await)
+    }
+
+    /// The failure that an answer's status stands for, with the registry's own words.
+    pub(super) async fn refusal(&self, mut answer: Answer) -> Failure {
+        Failure::Status {
+            message: self.message(&mut answer).await,
+            method: answer.method.clone(),
+            url: redacted(&answer.url),
+            status: answer.response.status(),
+        }
+    }
+
+    async fn unauthorized(&self, answer: Option<Answer>, refusal: Refusal) -> Failure {
+        match answer {
+            Some(mut answer) => {
+                let message = self.message(&mut answer).await;
+                Failure::Unauthorized { url: redacted(&answer.url), refusal, message }
+            }
+            None => Failure::Unauthorized { url: self.host.authority.clone(), refusal, message: None },
+        }
+    }
+
+    async fn message(&self, answer: &mut Answer) -> Option<String> {
+        let body = answer.document(REFUSAL_LIMIT).await.ok()?;
+        message_of(&body).map(|message| self.login.scrub(&message))
+    }
+
+    /// One request, by the scheme the host speaks.
+    async fn exchange(&self, ask: Ask<'_>, authorization: Option<&HeaderValue>) -> Result<Answer, Failure> {
+        let send = async |tls: bool| self.wire.send(self.request(ask, tls, authorization)?).await;
+        match self.host.scheme {
+            Scheme::Http => send(false).await,
+            Scheme::Https => send(true).await,
+            Scheme::Either => {
+                let first = self.schemes.get(&self.host.authority).unwrap_or(true);
+                let answer = send(first).await;
+                if !self.speaks_otherwise(first, &answer) {
+                    self.schemes.set(&self.host.authority, first);
+                    return answer;
+                }
+                match send(!first).await {
+                    // Neither works: the first is what is expected of the host, so its failure says more.
+                    Err(failure) if failure.is_unreachable() => answer,
+                    other => {
+                        self.schemes.set(&self.host.authority, !first);
+                        other
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether an answer looks like that of a host that speaks the other scheme. A certificate that is refused is no
+    /// such sign: falling back to plain HTTP then would undo the check.
+    fn speaks_otherwise(&self, tls: bool, answer: &Result<Answer, Failure>) -> bool {
+        let at_host = |url: &str| {
+            let scheme = if tls { "https" } else { "http" };
+            url.strip_prefix(scheme).is_some_and(|url| url.starts_with("://"))
+                && url.contains(self.host.authority.trim_end_matches(":443"))
+        };
+        match answer {
+            Err(Failure::Unreachable { url, .. }) => at_host(url),
+            Err(Failure::Broken { url, .. }) => !tls && at_host(url),
+            // What servers with TLS say to a plain request.
+            Ok(answer) => !tls && answer.response.status() == StatusCode::BAD_REQUEST,
+            Err(_) => false,
+        }
+    }
+
+    fn request(
+        &self,
+        ask: Ask<'_>,
+        tls: bool,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Request, Failure> {
+        let mut headers = HeaderMap::new();
+        if let Ok(accept) = HeaderValue::from_str(ask.accept) {
+            headers.insert(ACCEPT, accept);
+        }
+        // Some registries refuse any range, so the first request has none.
+        if ask.offset > 0
+            && let Ok(range) = HeaderValue::from_str(&format!("bytes={}-", ask.offset))
+        {
+            headers.insert(RANGE, range);
+        }
+        let mut origin_headers = self.host.headers.clone();
+        if let Some(authorization) = authorization {
+            origin_headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        let transport =
+            Transport { tls: self.host.tls.clone(), dial_timeout: self.host.dial_timeout, role: ask.role };
+        let url = self.url(ask, tls)?;
+        Ok(Request { method: ask.method.clone(), url, headers, origin_headers, body: None, transport })
+    }
+
+    fn url(&self, ask: Ask<'_>, tls: bool) -> Result<Url, Failure> {
+        let Host { authority, root, namespace, .. } = self.host;
+        let scheme = if tls { "https" } else { "http" };
+        let text = format!("{scheme}://{authority}{root}/{}/{}/{}", self.path, ask.collection, ask.object);
+        let mut url = Url::parse(&text).map_err(|error| Failure::Unusable {
+            method: ask.method.clone(),
+            url: authority.clone(),
+            reason: format!("the host makes no URL: {error}"),
+        })?;
+        if let Some(namespace) = namespace {
+            url.query_pairs_mut().append_pair("ns", namespace);
+        }
+        Ok(url)
+    }
+
+    /// The token server is met like the host itself when it is on it.
+    fn realm_transport(&self, realm: &Url) -> Transport {
+        let same = super::hosts::split_port(&self.host.authority).0 == realm.host_str().unwrap_or_default();
+        let tls = if same { self.host.tls.clone() } else { self.host.tls.elsewhere() };
+        Transport { tls, dial_timeout: self.host.dial_timeout, role: Role::Document }
+    }
+}
+
+impl Schemes {
+    fn get(&self, host: &str) -> Option<bool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(host).copied()
+    }
+
+    fn set(&self, host: &str, tls: bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(host.to_owned(), tls);
+    }
+}

@@ -1,0 +1,163 @@
+//! A host that answers by script over plain HTTP, one request per connection, and keeps what it was sent.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+type Script = dyn Fn(&Received, usize) -> Reply + Send + Sync;
+
+pub(super) struct Fake {
+    authority: String,
+    state: Arc<State>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+struct State {
+    script: Box<Script>,
+    received: Mutex<Vec<Received>>,
+    tls_attempts: AtomicUsize,
+}
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(super) struct Received {
+    head: String,
+    pub(super) body: String,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Reply {
+    /// 0 closes the connection without an answer.
+    pub(super) status: u16,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: String,
+    /// The announced length; without one, the body ends with the connection.
+    pub(super) length: Option<usize>,
+}
+
+impl Fake {
+    pub(super) async fn start(script: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start_counting(move |request, _| script(request)).await
+    }
+
+    /// With the number of requests that came before.
+    pub(super) async fn start_counting(
+        script: impl Fn(&Received, usize) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let authority = listener.local_addr().unwrap().to_string();
+        let state =
+            Arc::new(State { script: Box::new(script), received: Mutex::default(), tls_attempts: 0.into() });
+        let serving = tokio::spawn(serve(listener, state.clone()));
+        Self { authority, state, serving }
+    }
+
+    pub(super) fn authority(&self) -> String {
+        self.authority.clone()
+    }
+
+    pub(super) fn received(&self) -> Vec<Received> {
+        self.state.received.lock().unwrap().clone()
+    }
+
+    pub(super) fn tls_attempts(&self) -> usize {
+        self.state.tls_attempts.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, state: Arc<State>) {
+    let mut connections = tokio::task::JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        connections.spawn(answer(stream, state.clone()));
+    }
+}
+
+async fn answer(mut stream: TcpStream, state: Arc<State>) {
+    let Some(request) = receive(&mut stream, &state).await else { return };
+    let reply = {
+        let mut received = state.received.lock().unwrap();
+        let count = received.len();
+        received.push(request.clone());
+        (state.script)(&request, count)
+    };
+    if reply.status != 0 {
+        let _ = stream.write_all(reply.text(request.method() == "HEAD").as_bytes()).await;
+    }
+}
+
+async fn receive(stream: &mut TcpStream, state: &State) -> Option<Received> {
+    let mut bytes = Vec::new();
+    loop {
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+        // The first byte of a TLS handshake.
+        if bytes[0] == 0x16 {
+            state.tls_attempts.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let request = Received { head: head.to_owned(), body: body.to_owned() };
+        let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
+        if body.len() >= length {
+            return Some(request);
+        }
+    }
+}
+
+impl Received {
+    /// Method and target.
+    pub(super) fn line(&self) -> String {
+        self.head.lines().next().unwrap().trim_end_matches(" HTTP/1.1").to_owned()
+    }
+
+    pub(super) fn method(&self) -> &str {
+        self.head.split(' ').next().unwrap()
+    }
+
+    pub(super) fn path(&self) -> &str {
+        self.head.split([' ', '?']).nth(1).unwrap()
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        let fields = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        fields.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
+    }
+}
+
+impl Reply {
+    pub(super) fn ok(body: &str) -> Self {
+        Self { status: 200, headers: Vec::new(), body: body.into(), length: Some(body.len()) }
+    }
+
+    pub(super) fn status(status: u16) -> Self {
+        Self { status, headers: Vec::new(), body: String::new(), length: None }
+    }
+
+    pub(super) fn hang_up() -> Self {
+        Self::status(0)
+    }
+
+    pub(super) fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    fn text(&self, head: bool) -> String {
+        let length = self.length.map(|length| format!("content-length: {length}\r\n"));
+        let headers: String =
+            self.headers.iter().flat_map(|(name, value)| [name, ": ", value, "\r\n"]).collect();
+        let body = if head { "" } else { &self.body };
+        let (status, length) = (self.status, length.unwrap_or_default());
+        format!("HTTP/1.1 {status} Scripted\r\nconnection: close\r\n{headers}{length}\r\n{body}")
+    }
+}

@@ -1,0 +1,105 @@
+//! TLS settings of one host: certificates as read from their files, so that a replaced file makes different settings
+//! and with them a new HTTP client.
+
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
+
+use reqwest::{Certificate, Identity};
+
+/// What a host's TLS connections are made with. The system's authorities always count; nothing here removes them.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Tls {
+    /// PEM bundles of further authorities.
+    authorities: Vec<Vec<u8>>,
+    /// PEM of the client certificate and its key.
+    client: Option<Vec<u8>>,
+    /// Takes any certificate.
+    pub(super) skip_verify: bool,
+}
+
+/// Why a certificate file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The file cannot be read.
+    #[error("certificate file {path} cannot be read")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("{path} holds no {what} in PEM form")]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+    },
+}
+
+impl Tls {
+    /// Adds the authorities in `path`.
+    pub(super) fn add_authorities(&mut self, path: &Path) -> Result<(), TlsError> {
+        let pem = read(path)?;
+        match Certificate::from_pem_bundle(&pem) {
+            Ok(certificates) if !certificates.is_empty() => {}
+            _ => return Err(TlsError::Pem { path: path.into(), what: "certificate" }),
+        }
+        self.authorities.push(pem);
+        Ok(())
+    }
+
+    /// Sets the client certificate, its key either in the same file or in `key`. The HTTP library offers one
+    /// certificate per connection: the first stays.
+    pub(super) fn set_client(&mut self, certificate: &Path, key: Option<&Path>) -> Result<(), TlsError> {
+        let mut pem = read(certificate)?;
+        if let Some(key) = key {
+            pem.push(b'\n');
+            pem.append(&mut read(key)?);
+        }
+        if Identity::from_pem(&pem).is_err() {
+            return Err(TlsError::Pem { path: certificate.into(), what: "client certificate and key" });
+        }
+        if self.client.is_some() {
+            tracing::warn!(path = %certificate.display(), "only the first client certificate of a host is used");
+        } else {
+            self.client = Some(pem);
+        }
+        Ok(())
+    }
+
+    /// What another host is met with, to which this one sent us: the same authorities, since a site's own registry
+    /// and its blob storage share them, but neither our certificate nor a waived check.
+    pub(super) fn elsewhere(&self) -> Self {
+        Self { authorities: self.authorities.clone(), client: None, skip_verify: false }
+    }
+
+    /// Puts the settings into a client under construction.
+    pub(super) fn apply(
+        &self,
+        mut builder: reqwest::ClientBuilder,
+    ) -> reqwest::Result<reqwest::ClientBuilder> {
+        for pem in &self.authorities {
+            builder = builder.tls_certs_merge(Certificate::from_pem_bundle(pem)?);
+        }
+        if let Some(pem) = &self.client {
+            builder = builder.identity(Identity::from_pem(pem)?);
+        }
+        Ok(builder.tls_danger_accept_invalid_certs(self.skip_verify))
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("authorities", &self.authorities.len())
+            .field("client", &self.client.is_some())
+            .field("skip_verify", &self.skip_verify)
+            .finish()
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    fs::read(path).map_err(|source| TlsError::Read { path: path.into(), source })
+}

@@ -1,0 +1,245 @@
+//! One HTTP request from the first byte to the headers of its final answer: the pools of connections, redirects by
+//! hand, and the deadlines. Knows neither tokens nor registries; keeps what is for one origin away from any other.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HeaderMap, LOCATION};
+use http::{Method, StatusCode};
+use reqwest::{Client, Response, Url};
+
+use super::failure::{Failure, redacted};
+use super::hosts::{DIAL_TIMEOUT, is_loopback};
+use super::tls::Tls;
+
+/// How long headers may take once connected. A registry answers from an index; containerd 2.3 waits 30 s, but with
+/// mirrors to go on to, waiting longer for one only delays the pull.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a whole small document may take: at the limit of a manifest's size this is still below 150 KiB/s.
+const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Redirects followed for one request; the figure of containerd and of browsers' ancestors.
+const REDIRECTS: usize = 10;
+/// Idle connections are kept this long, as containerd does; the gaps within one pull are shorter.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bound on remembered clients. One per TLS setting is needed; replaced certificate files leave dead ones behind.
+const CLIENTS: usize = 64;
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Role {
+    /// Small documents: many share one HTTP/2 connection.
+    Document,
+    /// Blob bodies: HTTP/1.1 moves them at twice HTTP/2's rate on the same processor, one connection each.
+    Blob,
+}
+
+/// How to reach a host.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Transport {
+    pub(super) tls: Tls,
+    pub(super) dial_timeout: Duration,
+    pub(super) role: Role,
+}
+
+/// A request to be sent.
+#[derive(Clone)]
+pub(super) struct Request {
+    pub(super) method: Method,
+    pub(super) url: Url,
+    /// Sent to the first origin and to every redirect target.
+    pub(super) headers: HeaderMap,
+    /// Sent to the first origin only: authorization and the host's configured headers.
+    pub(super) origin_headers: HeaderMap,
+    /// A form.
+    pub(super) body: Option<String>,
+    pub(super) transport: Transport,
+}
+
+/// The headers of an answer, with its body still to come.
+pub(super) struct Answer {
+    pub(super) method: Method,
+    /// Where it finally came from.
+    pub(super) url: Url,
+    /// Whether that is the origin first asked.
+    pub(super) from_origin: bool,
+    pub(super) response: Response,
+}
+
+/// The HTTP clients of the process.
+pub(super) struct Wire {
+    user_agent: String,
+    /// Guards the clients by their settings. Each holds its own pool, so they are shared and never built twice.
+    clients: Mutex<HashMap<(Transport, bool), Client>>,
+}
+
+impl Wire {
+    pub(super) fn new(user_agent: String) -> Self {
+        Self { user_agent, clients: Mutex::default() }
+    }
+
+    /// Builds a first client, so that a node without usable system certificates shows it at start.
+    pub(super) fn check(&self) -> reqwest::Result<()> {
+        let transport = Transport { tls: Tls::default(), dial_timeout: DIAL_TIMEOUT, role: Role::Document };
+        self.client(&transport, false).map(drop)
+    }
+
+    /// The client for a host. Loopback hosts are never reached through a proxy: it would look for them on itself.
+    fn client(&self, transport: &Transport, loopback: bool) -> reqwest::Result<Client> {
+        let key = (transport.clone(), loopback);
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(&key) {
+            return Ok(client.clone());
+        }
+        let mut builder = Client::builder()
+            .user_agent(&self.user_agent)
+            .redirect(reqwest::redirect::Policy::none())
+            .referer(false)
+            .connect_timeout(transport.dial_timeout)
+            .pool_idle_timeout(IDLE_TIMEOUT);
+        if transport.role == Role::Blob {
+            builder = builder.http1_only();
+        }
+        if loopback {
+            builder = builder.no_proxy();
+        }
+        let client = transport.tls.apply(builder)?.build()?;
+        if clients.len() >= CLIENTS {
+            clients.clear();
+        }
+        clients.insert(key, client.clone());
+        Ok(client)
+    }
+
+    /// Sends a request and follows its redirects. Any status may come back.
+    pub(super) async fn send(&self, request: Request) -> Result<Answer, Failure> {
+        let Request { method, url: first, headers, origin_headers, body, transport } = request;
+        let mut url = first.clone();
+        for _ in 0..=REDIRECTS {
+            let from_origin = url.origin() == first.origin();
+            let mut headers = headers.clone();
+            if from_origin {
+                merge(&mut headers, &origin_headers);
+            }
+            // A host keeps its TLS settings on all its ports.
+            let transport = if url.host() == first.host() {
+                transport.clone()
+            } else {
+                Transport { tls: transport.tls.elsewhere(), ..transport.clone() }
+            };
+            let response = self.once(&method, &url, headers, body.clone(), &transport).await?;
+            match redirect(&method, &url, &response)? {
+                Some(next) if body.is_none() => url = next,
+                // A form holds secrets; where it goes is not for a redirect to say.
+                _ => return Ok(Answer { method, url, from_origin, response }),
+            }
+        }
+        Err(Failure::unusable(&method, &first, format!("more than {REDIRECTS} redirects")))
+    }
+
+    async fn once(
+        &self,
+        method: &Method,
+        url: &Url,
+        headers: HeaderMap,
+        body: Option<String>,
+        transport: &Transport,
+    ) -> Result<Response, Failure> {
+        let client = self
+            .client(transport, url.host_str().is_some_and(is_loopback))
+            .map_err(|error| Failure::of_transport(method, url, error))?;
+        let mut request = client.request(method.clone(), url.clone()).headers(headers);
+        if let Some(body) = body {
+            request = request.body(body);
+        }
+        // The library counts connecting as part of the request, so that time comes on top.
+        let limit = transport.dial_timeout + HEADER_TIMEOUT;
+        match tokio::time::timeout(limit, request.send()).await {
+            Ok(answer) => answer.map_err(|error| Failure::of_transport(method, url, error)),
+            Err(_) => Err(silent(method, url, limit)),
+        }
+    }
+}
+
+impl Answer {
+    /// One header as text.
+    pub(super) fn header(&self, name: impl http::header::AsHeaderName) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+
+    /// The length of the body as announced; for an answer to HEAD, of the body that GET would have.
+    pub(super) fn length(&self) -> Option<u64> {
+        self.header(http::header::CONTENT_LENGTH)?.trim().parse().ok()
+    }
+
+    /// The media type without its parameters, in lower case.
+    pub(super) fn media_type(&self) -> Option<String> {
+        let text = self.header(http::header::CONTENT_TYPE)?;
+        Some(text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+    }
+
+    /// An unusable answer, for a reason.
+    pub(super) fn unusable(&self, reason: impl Into<String>) -> Failure {
+        Failure::unusable(&self.method, &self.url, reason)
+    }
+
+    /// The next bytes of the body.
+    pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
+        self.response.chunk().await.map_err(|error| Failure::of_transport(&self.method, &self.url, error))
+    }
+
+    /// The whole body of a small document, or an error if it is longer than `limit` bytes.
+    pub(super) async fn document(&mut self, limit: usize) -> Result<Bytes, Failure> {
+        let read = async {
+            let mut body = Vec::new();
+            while let Some(chunk) = self.chunk().await? {
+                if body.len() + chunk.len() > limit {
+                    return Err(self.unusable(format!("the answer is larger than {limit} bytes")));
+                }
+                body.extend_from_slice(&chunk);
+            }
+            Ok(Bytes::from(body))
+        };
+        let read = tokio::time::timeout(DOCUMENT_TIMEOUT, read).await;
+        read.unwrap_or_else(|_| Err(silent(&self.method, &self.url, DOCUMENT_TIMEOUT)))
+    }
+}
+
+/// Adds headers, each in place of one of the same name.
+fn merge(headers: &mut HeaderMap, more: &HeaderMap) {
+    for name in more.keys() {
+        headers.remove(name);
+        for value in more.get_all(name) {
+            headers.append(name, value.clone());
+        }
+    }
+}
+
+/// Where an answer sends us, if it does.
+fn redirect(method: &Method, url: &Url, response: &Response) -> Result<Option<Url>, Failure> {
+    if !matches!(
+        response.status(),
+        StatusCode::MOVED_PERMANENTLY
+            | StatusCode::FOUND
+            | StatusCode::SEE_OTHER
+            | StatusCode::TEMPORARY_REDIRECT
+            | StatusCode::PERMANENT_REDIRECT
+    ) {
+        return Ok(None);
+    }
+    let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
+    let next = location.and_then(|location| url.join(location).ok());
+    match next {
+        Some(next) if matches!(next.scheme(), "http" | "https") && next.has_host() => Ok(Some(next)),
+        _ => Err(Failure::unusable(
+            method,
+            url,
+            "a redirect to nowhere, or to something other than http or https",
+        )),
+    }
+}
+
+fn silent(method: &Method, url: &Url, limit: Duration) -> Failure {
+    Failure::Silent { method: method.clone(), url: redacted(url), seconds: limit.as_secs() }
+}
