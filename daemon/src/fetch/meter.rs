@@ -1,0 +1,93 @@
+//! What a pull is doing on the wire right now, for whoever watches it for a stall.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Counts of one pull. Written by its transfers, read by its watchdog.
+#[derive(Debug, Default)]
+pub struct Meter {
+    /// Bytes of registry answers so far.
+    bytes: AtomicU64,
+    /// Requests that wait for an answer or for more of it.
+    open: AtomicUsize,
+}
+
+/// One open request; closes when dropped.
+#[derive(Debug)]
+pub struct Open<'a>(&'a Meter);
+
+impl Meter {
+    /// Notes that a request is under way.
+    pub fn open(&self) -> Open<'_> {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Open(self)
+    }
+
+    /// Notes bytes received.
+    pub fn received(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Returns once a request has been open for `limit` without a byte on any of the pull's connections. Time
+    /// without an open request (unpacking, waiting for another pull) never counts, as in containerd.
+    pub async fn stalled(&self, limit: Duration) {
+        // Late by a tenth at most, and never a busy loop.
+        let tick = (limit / 10).clamp(Duration::from_millis(10), Duration::from_secs(10));
+        let mut last = (Instant::now(), self.bytes.load(Ordering::Relaxed));
+        loop {
+            tokio::time::sleep(tick).await;
+            let bytes = self.bytes.load(Ordering::Relaxed);
+            if bytes != last.1 || self.open.load(Ordering::Relaxed) == 0 {
+                last = (Instant::now(), bytes);
+            } else if last.0.elapsed() >= limit {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_on_an_open_request_is_a_stall() {
+        let meter = Meter::default();
+        let _open = meter.open();
+        let started = Instant::now();
+        meter.stalled(LIMIT).await;
+        assert!(started.elapsed() >= LIMIT && started.elapsed() <= LIMIT * 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_without_an_open_request_never_counts() {
+        let meter = Meter::default();
+        assert!(tokio::time::timeout(LIMIT * 100, meter.stalled(LIMIT)).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_byte_now_and_then_is_progress() {
+        let meter = Meter::default();
+        let _open = meter.open();
+        let drip = async {
+            for _ in 0..20 {
+                tokio::time::sleep(LIMIT / 2).await;
+                meter.received(1);
+            }
+        };
+        tokio::select! {
+            () = meter.stalled(LIMIT) => panic!("taken for a stall"),
+            () = drip => {}
+        }
+    }
+}
