@@ -1,0 +1,162 @@
+//! One pull, from a request to an image that containerd's CRI knows. This file shows the whole walk; each stage has a
+//! file of its own. A crash at any line leaves nothing visible or a complete image: the lease's expiry reclaims the
+//! rest.
+
+pub mod call;
+pub mod cri_config;
+pub mod error;
+pub mod inflight;
+mod lease;
+pub mod node;
+pub mod plan;
+mod publish;
+mod record;
+pub mod request;
+mod resolve;
+pub mod snapshotter;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use call::Outcome;
+pub use error::Error;
+pub use node::Node;
+pub use request::Request;
+
+use crate::containerd::leases::Collect;
+use crate::containerd::{Containerd, Lease};
+use crate::fetch::{Fetcher, Meter, Source};
+use crate::oci::Platform;
+use crate::registry::Repository;
+use crate::unpack::{Context, Unpacker};
+use call::{Call, Tally};
+use inflight::{Inflight, Key, Role};
+use lease::Leases;
+use plan::Plan;
+use snapshotter::Choice;
+
+/// Settings of a pull.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long an open request may stay without a byte; `None` is for ever.
+    pub progress_timeout: Option<Duration>,
+    /// Whether layer blobs stay in the content store once they are unpacked.
+    pub keep_layers: bool,
+}
+
+/// Pulls images into one containerd.
+pub struct Puller {
+    config: Config,
+    containerd: Containerd,
+    /// What containerd is configured for, read anew whenever it comes back.
+    node: Node,
+    /// Resolves names and brings documents; the unpacker has it, too.
+    fetcher: Arc<Fetcher>,
+    unpacker: Unpacker,
+    /// Pulls under way, so that equal ones are one.
+    inflight: Inflight,
+    /// What keeps a pull's work from collection.
+    leases: Leases,
+    /// What images must be built for.
+    platform: Platform,
+}
+
+impl Puller {
+    /// A puller on `containerd`.
+    pub fn new(config: Config, containerd: Containerd, node: Node, fetcher: Fetcher) -> Self {
+        let fetcher = Arc::new(fetcher);
+        Self {
+            config,
+            leases: Leases::new(containerd.clone()),
+            containerd,
+            node,
+            unpacker: Unpacker::new(Arc::clone(&fetcher)),
+            fetcher,
+            inflight: Inflight::default(),
+            platform: Platform::host(),
+        }
+    }
+
+    /// Pulls the image and returns when containers can be created from it. Equal requests at the same time share one
+    /// transfer; a caller that drops this future leaves the others theirs, and the last one to leave ends it.
+    pub async fn pull(self: &Arc<Self>, request: Request) -> Result<Arc<Outcome>, Arc<Error>> {
+        let mut call = Call::begin(&request);
+        let result = self.choose_and_join(request, &mut call).await;
+        call.end(&result);
+        result.map(|(outcome, _)| outcome)
+    }
+
+    /// Waits until no pull is under way and their leases are gone.
+    pub async fn drain(&self) {
+        self.inflight.drain().await;
+        self.leases.drain().await;
+    }
+
+    async fn choose_and_join(
+        self: &Arc<Self>,
+        request: Request,
+        call: &mut Call,
+    ) -> Result<(Arc<Outcome>, Role), Arc<Error>> {
+        let table = self.node.table().await.map_err(Error::from)?;
+        let choice = table.choose(&request.handler).map_err(Error::from)?;
+        call.chosen(&choice);
+        let key = Key {
+            reference: request.reference.to_string(),
+            snapshotter: choice.target.snapshotter.clone(),
+            credentials: request.credentials.clone(),
+        };
+        let puller = Arc::clone(self);
+        self.inflight.join(key, async move { puller.transfer(request, choice).await }).await
+    }
+
+    /// The walk under its lease, which is made before the first write and deleted last.
+    async fn transfer(&self, request: Request, choice: Choice) -> Result<Outcome, Error> {
+        let held = self.leases.hold(&request.reference.to_string()).await;
+        let held = held.map_err(|source| Error::Containerd { step: "make the lease of the pull", source })?;
+        let result = self.watched(&request, &choice, held.lease()).await;
+        held.end(match &result {
+            // A broken pull leaves nothing, unless a retry may continue from what is there.
+            Err(error) if !error.is_transient() => Collect::Now,
+            _ => Collect::Later,
+        })
+        .await;
+        result
+    }
+
+    async fn watched(&self, request: &Request, choice: &Choice, lease: &Lease) -> Result<Outcome, Error> {
+        let meter = Arc::new(Meter::default());
+        let walk = self.walk(request, choice, lease, &meter);
+        match self.config.progress_timeout {
+            None => walk.await,
+            Some(limit) => tokio::select! {
+                result = walk => result,
+                () = meter.stalled(limit) => Err(Error::Stalled { limit }),
+            },
+        }
+    }
+
+    /// The stages of a pull, in their order.
+    async fn walk(
+        &self,
+        request: &Request,
+        choice: &Choice,
+        lease: &Lease,
+        meter: &Arc<Meter>,
+    ) -> Result<Outcome, Error> {
+        let (reference, target) = (&request.reference, &choice.target);
+        let repository = Repository { domain: reference.domain().into(), path: reference.path().into() };
+        let source = Source { repository, credentials: request.credentials.clone() };
+        let context = Context { containerd: self.containerd.under(lease), source, meter: Arc::clone(meter) };
+
+        let resolved =
+            resolve::resolve(&self.fetcher, &context, request, &self.platform, self.config.keep_layers)
+                .await?;
+        let plan = Plan::new(reference, &resolved)?;
+        let layers = self.unpacker.unpack(&context, target, &plan.layers).await.map_err(Error::Unpack)?;
+        record::record(&context, request, &resolved, &plan, &target.snapshotter).await?;
+        publish::publish(&self.containerd, reference, &plan.image_id).await?;
+
+        let tally = Tally::new(&resolved, &plan, &layers, target.remote_capable);
+        Ok(Outcome { image_id: plan.image_id, tally })
+    }
+}

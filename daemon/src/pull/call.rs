@@ -1,0 +1,152 @@
+//! The log lines of one PullImage call, the numbers in them, and what a pull ends in. Operators count with these
+//! lines: per call exactly one that names the snapshotter, and one that tells the end.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::error::{Error, chain};
+use super::inflight::Role;
+use super::plan::Plan;
+use super::request::Request;
+use super::resolve::Resolved;
+use super::snapshotter::{Choice, Reason};
+use crate::fetch::Fetched;
+use crate::oci::Digest;
+use crate::unpack::LayerOutcome;
+
+/// What a pull ends in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The image ID: digest of the image config.
+    pub image_id: Digest,
+    /// Where its bytes came from.
+    pub tally: Tally,
+}
+
+/// Bytes of one image, as its manifests count them, by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Came over the wire.
+    pub fetched: u64,
+    /// Were on this node already, as blobs or as snapshots.
+    pub present: u64,
+    /// Were left to a remote snapshotter, which has them or loads them when they are read.
+    pub left: u64,
+}
+
+impl Tally {
+    pub(super) fn new(resolved: &Resolved, plan: &Plan, layers: &[LayerOutcome], remote: bool) -> Self {
+        let mut tally = Self::default();
+        for (descriptor, fetched) in &resolved.documents {
+            tally.add(descriptor.size, *fetched);
+        }
+        for (layer, outcome) in plan.layers.iter().zip(layers) {
+            match outcome {
+                LayerOutcome::Applied(fetched) => tally.add(layer.blob.size, *fetched),
+                LayerOutcome::Exists if remote => tally.left += layer.blob.size,
+                LayerOutcome::Exists => tally.present += layer.blob.size,
+            }
+        }
+        tally
+    }
+
+    fn add(&mut self, size: u64, fetched: Fetched) {
+        match fetched {
+            Fetched::Present => self.present += size,
+            Fetched::Transferred(bytes) => {
+                self.fetched += bytes;
+                self.present += size.saturating_sub(bytes);
+            }
+        }
+    }
+}
+
+/// One call, from its first line to its last. Dropped without an end, its caller left.
+pub(super) struct Call {
+    reference: String,
+    pod: String,
+    started: Instant,
+    snapshotter: String,
+    ended: bool,
+}
+
+impl Call {
+    pub(super) fn begin(request: &Request) -> Self {
+        let pod =
+            request.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();
+        Self {
+            reference: request.reference.to_string(),
+            pod,
+            started: Instant::now(),
+            snapshotter: String::new(),
+            ended: false,
+        }
+    }
+
+    pub(super) fn chosen(&mut self, choice: &Choice) {
+        self.snapshotter = choice.target.snapshotter.to_string();
+        let (reference, snapshotter) = (&self.reference, &self.snapshotter);
+        if choice.reason == Reason::UnknownAllowed {
+            tracing::warn!(
+                runtime_handler = choice.handler,
+                "unknown runtime handler: the default snapshotter is used"
+            );
+        }
+        tracing::info!(
+            runtime_handler = choice.handler,
+            pod = self.pod,
+            reason = %choice.reason,
+            "PullImage \"{reference}\" with snapshotter {snapshotter}"
+        );
+    }
+
+    pub(super) fn end(mut self, result: &Result<(Arc<Outcome>, Role), Arc<Error>>) {
+        self.ended = true;
+        let (reference, seconds) = (&self.reference, self.started.elapsed().as_secs_f64());
+        match result {
+            Ok((outcome, role)) => {
+                // The bytes belong to the call that fetched them: counted over all lines they add up.
+                let fetched = if *role == Role::Leader { outcome.tally.fetched } else { 0 };
+                let what = match role {
+                    Role::Joined => "joined a pull under way, 0 bytes fetched".to_owned(),
+                    Role::Leader if fetched == 0 => "already present, 0 bytes fetched".to_owned(),
+                    Role::Leader => format!("{fetched} bytes fetched"),
+                };
+                tracing::info!(
+                    image_id = %outcome.image_id,
+                    snapshotter = self.snapshotter,
+                    pod = self.pod,
+                    bytes_fetched = fetched,
+                    bytes_present = outcome.tally.present,
+                    bytes_left_to_snapshotter = outcome.tally.left,
+                    joined = *role == Role::Joined,
+                    seconds,
+                    "Pulled image \"{reference}\": {what}, in {seconds:.3} s"
+                );
+            }
+            Err(error) => {
+                let cause = chain(error.as_ref());
+                tracing::error!(
+                    snapshotter = self.snapshotter,
+                    pod = self.pod,
+                    seconds,
+                    "PullImage \"{reference}\" failed: {cause}"
+                );
+            }
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.ended {
+            let (reference, seconds) = (&self.reference, self.started.elapsed().as_secs_f64());
+            tracing::info!(
+                snapshotter = self.snapshotter,
+                pod = self.pod,
+                seconds,
+                "PullImage \"{reference}\" given up: the caller left or its deadline passed"
+            );
+        }
+    }
+}

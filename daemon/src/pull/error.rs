@@ -1,0 +1,127 @@
+//! Why a pull failed. Every variant names its subject; the CRI edge turns it into a gRPC code.
+
+use std::time::Duration;
+
+use super::node::NodeError;
+use super::plan::PlanError;
+use super::snapshotter::ChoiceError;
+use crate::oci::Digest;
+use crate::oci::document::DocumentError;
+use crate::oci::platform::NoPlatform;
+use crate::{containerd, fetch, registry, unpack};
+
+/// A pull that did not end in an image.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// containerd is not there.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// No snapshotter fits the request.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// The name could not be resolved.
+    #[error("cannot resolve the reference")]
+    Resolve(#[source] registry::Error),
+    /// An index, manifest or config could not be had.
+    #[error("cannot fetch the image's {what}")]
+    Document {
+        /// `index`, `manifest` or `config`.
+        what: &'static str,
+        /// Why not.
+        source: fetch::Error,
+    },
+    /// An index, manifest or config is not what it should be.
+    #[error("the image's {what} {digest} cannot be used")]
+    Malformed {
+        /// `index`, `manifest` or `config`.
+        what: &'static str,
+        /// Its digest.
+        digest: Digest,
+        /// What is wrong with it.
+        source: DocumentError,
+    },
+    /// The index has nothing for this machine.
+    #[error(transparent)]
+    Platform(#[from] NoPlatform),
+    /// Indexes point to indexes without end.
+    #[error("the image nests more than {limit} indexes in one another")]
+    Nesting {
+        /// The bound.
+        limit: usize,
+    },
+    /// Manifest and config contradict each other.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A layer did not become a snapshot.
+    #[error("cannot unpack the image")]
+    Unpack(#[source] unpack::Error),
+    /// containerd failed in a step around the layers.
+    #[error("cannot {step}")]
+    Containerd {
+        /// The step, as "record the image".
+        step: &'static str,
+        /// What containerd said.
+        source: containerd::Error,
+    },
+    /// containerd has the image, and its CRI does not show it.
+    #[error(
+        "the image is complete in containerd, but its CRI plugin does not show it after {} s; see containerd's log",
+        .waited.as_secs()
+    )]
+    NotPublished {
+        /// How long drayd waited.
+        waited: Duration,
+    },
+    /// A request stayed open without a byte.
+    #[error(
+        "no byte came from the registry for {} s (pull.progress_timeout); check the network to it, or raise the limit",
+        .limit.as_secs_f32()
+    )]
+    Stalled {
+        /// The limit.
+        limit: Duration,
+    },
+    /// Every caller left, or the pull broke off by a fault of drayd itself.
+    #[error("the pull was given up")]
+    Aborted,
+}
+
+impl Error {
+    /// Whether the same pull may succeed later without anybody changing anything.
+    pub fn is_transient(&self) -> bool {
+        use containerd::Kind::{Deadline, Locked, Unavailable};
+        let away = |error: &containerd::Error| matches!(error.kind(), Unavailable | Deadline | Locked);
+        let fetched = |error: &fetch::Error| match error {
+            fetch::Error::Registry(error) => error.is_transient(),
+            fetch::Error::Containerd(error) => away(error),
+            fetch::Error::Locked { .. } => true,
+            fetch::Error::Corrupt { .. } | fetch::Error::Size { .. } | fetch::Error::TooLarge { .. } => false,
+        };
+        match self {
+            Self::Node(_) | Self::NotPublished { .. } | Self::Stalled { .. } | Self::Aborted => true,
+            Self::Resolve(error) => error.is_transient(),
+            Self::Document { source, .. } | Self::Unpack(unpack::Error::Fetch(source)) => fetched(source),
+            Self::Unpack(unpack::Error::Containerd { source, .. }) | Self::Containerd { source, .. } => {
+                away(source)
+            }
+            Self::Choice(_)
+            | Self::Malformed { .. }
+            | Self::Platform(_)
+            | Self::Nesting { .. }
+            | Self::Plan(_)
+            | Self::Unpack(_) => false,
+        }
+    }
+}
+
+/// The error and its causes in one line.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}

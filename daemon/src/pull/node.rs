@@ -1,0 +1,177 @@
+//! What the containerd of this node is configured for, read when it comes up and again whenever it comes back, so that
+//! drayd may start before it and outlive its restarts.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::cri_config::CriConfig;
+use super::error::chain;
+use super::snapshotter::{Table, UnknownHandler};
+use crate::containerd::introspection::LoadedSnapshotter;
+use crate::containerd::{Containerd, Error, Kind, Snapshotter};
+
+/// How long a pull waits for a containerd that is starting; kubelet retries after that.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks at a containerd that is away.
+const RETRY: Duration = Duration::from_millis(250);
+/// What containerd's CRI uses where nothing is configured.
+const USUAL_SNAPSHOTTER: &str = "overlayfs";
+/// In front of the plugin's name in the directory of a snapshotter that does not say where its root is.
+const ROOT_PREFIX: &str = "io.containerd.snapshotter.v1.";
+
+/// Settings of `[snapshotter]`.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The default snapshotter; `None` is containerd's.
+    pub default: Option<Snapshotter>,
+    /// What to do with handlers that nobody knows.
+    pub unknown: UnknownHandler,
+    /// Snapshotters by runtime handler.
+    pub handlers: BTreeMap<String, Snapshotter>,
+}
+
+/// The current table, for everybody who needs it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    table: watch::Receiver<Option<Arc<Table>>>,
+    address: PathBuf,
+}
+
+/// Keeps the table true; see [`Watcher::run`].
+#[derive(Debug)]
+pub struct Watcher {
+    config: Config,
+    containerd: Containerd,
+    table: watch::Sender<Option<Arc<Table>>>,
+}
+
+/// containerd cannot be asked.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "containerd does not answer on {address}; drayd waits for it: start it, or correct containerd.address",
+    address = .address.display()
+)]
+pub struct NodeError {
+    address: PathBuf,
+}
+
+impl Node {
+    /// A node that knows nothing yet, and the watcher that has to run for it to learn.
+    pub fn new(config: Config, containerd: Containerd) -> (Self, Watcher) {
+        let (sender, table) = watch::channel(None);
+        let address = containerd.address().to_owned();
+        (Self { table, address }, Watcher { config, containerd, table: sender })
+    }
+
+    /// The table, as soon as containerd is there; an error if it does not come in a few seconds.
+    pub async fn table(&self) -> Result<Arc<Table>, NodeError> {
+        let mut table = self.table.clone();
+        let known = tokio::time::timeout(PATIENCE, table.wait_for(Option::is_some)).await;
+        let known = known.ok().and_then(Result::ok).and_then(|table| table.clone());
+        known.ok_or_else(|| NodeError { address: self.address.clone() })
+    }
+
+    /// The table if containerd is there now.
+    pub fn table_now(&self) -> Option<Arc<Table>> {
+        self.table.borrow().clone()
+    }
+}
+
+impl Watcher {
+    /// Reads the table whenever containerd comes up; runs until dropped.
+    pub async fn run(self) {
+        let mut waiting = false;
+        loop {
+            match self.read().await {
+                Ok((version, table)) => {
+                    waiting = false;
+                    announce(&self.containerd, &version, &table);
+                    self.table.send_replace(Some(Arc::new(table)));
+                    let lost = self.containerd.disconnected().await;
+                    self.table.send_replace(None);
+                    tracing::warn!(cause = chain(&lost), "lost the connection to containerd");
+                }
+                // Said once, however long it lasts.
+                Err(error) if !waiting => {
+                    waiting = true;
+                    let address = self.containerd.address().display().to_string();
+                    tracing::info!(cause = chain(&error), "waiting for containerd on {address}");
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn read(&self) -> Result<(String, Table), Error> {
+        let version = self.containerd.version().await?;
+        let loaded = self.containerd.loaded_snapshotters().await?;
+        let cri = match self.containerd.cri_config().await {
+            Ok(json) => CriConfig::parse(&json).unwrap_or_else(|error| {
+                tracing::warn!(
+                    cause = chain(&error),
+                    "runtime handlers are known from drayd's own configuration only"
+                );
+                CriConfig::default()
+            }),
+            // A containerd without a CRI plugin: only drayd's own configuration counts.
+            Err(error) if error.kind() == Kind::Unimplemented => CriConfig::default(),
+            Err(error) => return Err(error),
+        };
+        let default = match self.config.default.clone().or(cri.snapshotter) {
+            Some(default) => default,
+            None => self.default_by_root(&loaded).await?,
+        };
+        let table = Table {
+            default,
+            default_handler: cri.default_runtime,
+            configured: self.config.handlers.clone(),
+            runtimes: cri.runtimes,
+            loaded,
+            unknown: self.config.unknown,
+        };
+        Ok((version, table))
+    }
+
+    /// containerd 2.x shows its default snapshotter only by where its images are.
+    async fn default_by_root(&self, loaded: &[LoadedSnapshotter]) -> Result<Snapshotter, Error> {
+        let root = match self.containerd.cri_image_root().await {
+            Err(error) if error.kind() != Kind::Unimplemented => return Err(error),
+            answer => answer.ok().flatten().map(PathBuf::from),
+        };
+        let found = root.and_then(|root| {
+            let by_export = loaded.iter().find(|loaded| loaded.root.as_ref() == Some(&root));
+            let directory = root.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            by_export
+                .map(|loaded| loaded.name.clone())
+                .or_else(|| directory.strip_prefix(ROOT_PREFIX)?.parse().ok())
+        });
+        Ok(found.unwrap_or_else(|| USUAL_SNAPSHOTTER.parse().expect("it is a legal name")))
+    }
+}
+
+fn announce(containerd: &Containerd, version: &str, table: &Table) {
+    let loaded: Vec<&str> = table.loaded.iter().map(|loaded| loaded.name.as_str()).collect();
+    let handlers: Vec<String> = table
+        .runtimes
+        .iter()
+        .filter_map(|(handler, snapshotter)| Some(format!("{handler}={}", snapshotter.as_ref()?)))
+        .chain(
+            table
+                .configured
+                .iter()
+                .map(|(handler, snapshotter)| format!("{handler}={snapshotter} (configured)")),
+        )
+        .collect();
+    let address = containerd.address().display();
+    tracing::info!(
+        default_snapshotter = %table.default,
+        snapshotters = loaded.join(","),
+        handlers = handlers.join(","),
+        "connected to containerd {version} on {address}"
+    );
+}

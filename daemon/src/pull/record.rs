@@ -1,0 +1,41 @@
+//! Makes an unpacked image visible: first the labels that keep its snapshots, then its names.
+
+use std::collections::HashMap;
+
+use super::Error;
+use super::plan::Plan;
+use super::request::Request;
+use super::resolve::Resolved;
+use crate::containerd::images::ImageRecord;
+use crate::containerd::{Snapshotter, labels};
+use crate::unpack::Context;
+
+/// Writes the records that containerd's CRI expects of an image: the reference if it is a tag, `repository@digest`,
+/// and the image ID, each with the label that says that CRI manages it (with it CRI makes no record of its own, so
+/// all three are made here).
+pub(super) async fn record(
+    context: &Context,
+    request: &Request,
+    resolved: &Resolved,
+    plan: &Plan,
+    snapshotter: &Snapshotter,
+) -> Result<(), Error> {
+    let failed = |source| Error::Containerd { step: "record the image", source };
+    let containerd = &context.containerd;
+    if let Some(top) = plan.top() {
+        // One label per snapshotter: those of other snapshotters stay.
+        let label = (format!("{}.{snapshotter}", labels::GC_REF_SNAPSHOT), top.to_string());
+        let labelled = containerd.label_blob(&plan.image_id, HashMap::from([label])).await;
+        labelled.map_err(failed)?;
+    }
+    let reference = &request.reference;
+    let tagged = reference.tag().map(|_| reference.to_string());
+    let names =
+        [Some(reference.with_digest(&resolved.target.digest)), Some(plan.image_id.to_string()), tagged];
+    for name in names.into_iter().flatten() {
+        let labels = HashMap::from([(labels::CRI_MANAGED.0.to_owned(), labels::CRI_MANAGED.1.to_owned())]);
+        let record = ImageRecord { name, target: resolved.target.clone(), labels };
+        containerd.put_image(&record).await.map_err(failed)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! What a caller asks for, with every text already parsed.
+
+use crate::oci::Reference;
+use crate::registry::Credentials;
+
+/// A pull that somebody wants. Made in one place only, from a CRI message.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The normalised reference.
+    pub reference: Reference,
+    /// Which runtime handler's snapshotter the image is for.
+    pub handler: WantedHandler,
+    /// What to prove to the registry.
+    pub credentials: Credentials,
+    /// The pod that waits, for the log.
+    pub pod: Option<Pod>,
+}
+
+/// The runtime handler of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WantedHandler {
+    /// The request names none.
+    None,
+    /// `ImageSpec.runtime_handler`.
+    Spec(String),
+    /// Sandbox annotation `io.containerd.cri.runtime-handler`; empty means the default runtime, as in containerd 1.7.
+    Annotation(String),
+}
+
+/// The pod that a request comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its Kubernetes namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its unique ID.
+    pub uid: String,
+}
