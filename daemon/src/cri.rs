@@ -1,3 +1,13 @@
-//! The CRI front door.
+//! The CRI front door: converts messages to requests, serves `ImageService`, and hands every other service through to
+//! containerd. Decides nothing about images.
 
+pub mod convert;
+mod deadline;
+mod passthrough;
+pub mod serve;
+pub mod service;
 pub mod socket;
+pub mod status;
+
+pub use serve::serve;
+pub use service::ImageEndpoint;

@@ -1,21 +1,80 @@
 //! Builds everything once from the configuration and runs it until told to stop.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::Config;
-use crate::cri::socket;
+use crate::config::{self, Config};
+use crate::containerd::{Containerd, Snapshotter};
+use crate::cri::{self, ImageEndpoint, socket};
+use crate::fetch::Fetcher;
+use crate::images::Images;
+use crate::pull::snapshotter::UnknownHandler;
+use crate::pull::{self, Node, Puller, node};
+use crate::registry::{self, Registry};
 
-/// Serves until SIGTERM or SIGINT, then removes what it made.
+/// How long calls in progress may take to end after SIGTERM: below systemd's own 90 s, after which it kills.
+const DRAIN: Duration = Duration::from_secs(60);
+
+/// Serves until SIGTERM or SIGINT, lets running pulls end, and removes what it made.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
-    let cri = &config.cri;
-    let (_listener, _guard) = socket::bind(&cri.socket, cri.socket_mode, cri.socket_group.as_ref()).await?;
+    let containerd = Containerd::new(&config.containerd.address, config.containerd.namespace.as_str())?;
+    let (node, watcher) = Node::new(node_config(&config.snapshotter)?, containerd.clone());
+    let puller = Arc::new(puller(&config, &containerd, &node)?);
+    let images = Arc::new(Images::new(containerd.clone(), node));
+    let endpoint = ImageEndpoint::new(Arc::clone(&puller), images);
+
+    let socket = &config.cri;
+    let (listener, _guard) =
+        socket::bind(&socket.socket, socket.socket_mode, socket.socket_group.as_ref()).await?;
+    tracing::info!("drayd {} serves CRI on {}", env!("CARGO_PKG_VERSION"), socket.socket.display());
     sd_notify::notify(&[sd_notify::NotifyState::Ready]).context("cannot tell systemd of readiness")?;
+
+    let stop = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping: calls in progress have up to {} s to end", DRAIN.as_secs());
+        // Only tells; systemd sees the end by itself.
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    };
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = cri::serve(listener, endpoint, containerd, stop, DRAIN) => {}
+        () = watcher.run() => {}
     }
+    puller.drain().await;
+    tracing::info!("stopped");
     Ok(())
+}
+
+fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Result<Puller> {
+    let registry = Registry::new(registry::Config {
+        config_path: config.registry.config_path.clone(),
+        user_agent: format!("drayd/{}", env!("CARGO_PKG_VERSION")),
+    })?;
+    let fetcher = Fetcher::new(registry, config.pull.max_concurrent_downloads);
+    let settings = pull::Config {
+        progress_timeout: config.pull.progress_timeout,
+        keep_layers: config.unpack.keep_layers,
+    };
+    Ok(Puller::new(settings, containerd.clone(), node.clone(), fetcher))
+}
+
+fn node_config(config: &config::Snapshotter) -> anyhow::Result<node::Config> {
+    let name = |name: &config::Identifier| name.as_str().parse::<Snapshotter>();
+    let handlers =
+        config.handlers.iter().map(|(handler, snapshotter)| Ok((handler.clone(), name(snapshotter)?)));
+    Ok(node::Config {
+        default: config.default.as_ref().map(name).transpose()?,
+        unknown: match config.unknown_handler {
+            config::UnknownHandler::Error => UnknownHandler::Error,
+            config::UnknownHandler::Default => UnknownHandler::Default,
+        },
+        handlers: handlers.collect::<anyhow::Result<_>>()?,
+    })
 }

@@ -1,0 +1,137 @@
+//! CRI messages become requests here. The only place that reads annotations.
+
+use std::collections::HashMap;
+
+use drayd_proto::cri;
+
+use crate::images::ImageName;
+use crate::oci::Reference;
+use crate::oci::reference::ReferenceError;
+use crate::pull::Request;
+use crate::pull::request::{Pod, WantedHandler};
+use crate::registry::{Credentials, CredentialsError, Given};
+
+/// Names the runtime handler of the pod that an image is for; set by kata and others, read by containerd from 1.7 on.
+const RUNTIME_HANDLER: &str = "io.containerd.cri.runtime-handler";
+
+/// Why a message is not a request.
+#[derive(Debug, thiserror::Error)]
+pub enum ConvertError {
+    /// No image is named.
+    #[error("the request names no image")]
+    NoImage,
+    /// The name is not a reference.
+    #[error("cannot read the image reference")]
+    Reference(#[source] ReferenceError),
+    /// The credentials cannot be read.
+    #[error("cannot read the credentials")]
+    Credentials(#[source] CredentialsError),
+}
+
+/// Reads a PullImage request.
+pub fn pull_request(message: cri::PullImageRequest) -> Result<Request, ConvertError> {
+    let spec = message.image.unwrap_or_default();
+    if spec.image.is_empty() {
+        return Err(ConvertError::NoImage);
+    }
+    let reference = Reference::parse(&spec.image).map_err(ConvertError::Reference)?;
+    let credentials = credentials(message.auth.as_ref())?;
+    let sandbox = message.sandbox_config.unwrap_or_default();
+    let handler = handler(&spec.runtime_handler, &sandbox.annotations);
+    let pod = sandbox.metadata.map(|pod| Pod { namespace: pod.namespace, name: pod.name, uid: pod.uid });
+    Ok(Request { reference, handler, credentials, pod })
+}
+
+/// Reads what an ImageStatus or RemoveImage request calls its image.
+pub fn image_name(spec: Option<cri::ImageSpec>) -> Result<ImageName, ConvertError> {
+    match spec.unwrap_or_default().image.as_str() {
+        "" => Err(ConvertError::NoImage),
+        name => ImageName::parse(name).map_err(ConvertError::Reference),
+    }
+}
+
+/// `ImageSpec.runtime_handler` wins over the annotation, as in containerd from 2.2.2 on.
+fn handler(of_spec: &str, annotations: &HashMap<String, String>) -> WantedHandler {
+    match annotations.get(RUNTIME_HANDLER) {
+        None if of_spec.is_empty() => WantedHandler::None,
+        Some(annotation) if of_spec.is_empty() => WantedHandler::Annotation(annotation.clone()),
+        annotation => {
+            if let Some(annotation) = annotation.filter(|annotation| *annotation != of_spec) {
+                tracing::warn!(
+                    runtime_handler = of_spec,
+                    annotation,
+                    "the request names two runtime handlers; ImageSpec.runtime_handler wins over the annotation"
+                );
+            }
+            WantedHandler::Spec(of_spec.into())
+        }
+    }
+}
+
+fn credentials(auth: Option<&cri::AuthConfig>) -> Result<Credentials, ConvertError> {
+    let Some(auth) = auth else { return Ok(Credentials::anonymous()) };
+    let given = Given {
+        username: &auth.username,
+        password: &auth.password,
+        auth: &auth.auth,
+        server_address: &auth.server_address,
+        identity_token: &auth.identity_token,
+        registry_token: &auth.registry_token,
+    };
+    Credentials::new(given).map_err(ConvertError::Credentials)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(image: &str) -> cri::PullImageRequest {
+        let image = Some(cri::ImageSpec { image: image.into(), ..cri::ImageSpec::default() });
+        cri::PullImageRequest { image, ..cri::PullImageRequest::default() }
+    }
+
+    fn annotated(handler: &str) -> HashMap<String, String> {
+        HashMap::from([(RUNTIME_HANDLER.into(), handler.into())])
+    }
+
+    #[test]
+    fn a_bare_request_is_anonymous_and_names_no_handler() {
+        let request = pull_request(message("busybox")).expect("a request");
+        assert_eq!(request.reference.to_string(), "docker.io/library/busybox:latest");
+        assert_eq!(request.handler, WantedHandler::None);
+        assert_eq!(request.credentials, Credentials::anonymous());
+        assert_eq!(request.pod, None);
+    }
+
+    #[test]
+    fn the_handler_comes_from_the_spec_and_else_from_the_annotation() {
+        for (of_spec, annotations, expected) in [
+            ("", HashMap::new(), WantedHandler::None),
+            ("", annotated(""), WantedHandler::Annotation(String::new())),
+            ("", annotated("kata"), WantedHandler::Annotation("kata".into())),
+            ("kata", HashMap::new(), WantedHandler::Spec("kata".into())),
+            ("kata", annotated("kata"), WantedHandler::Spec("kata".into())),
+            ("kata", annotated("other"), WantedHandler::Spec("kata".into())),
+        ] {
+            assert_eq!(handler(of_spec, &annotations), expected, "{of_spec} {annotations:?}");
+        }
+    }
+
+    #[test]
+    fn annotations_of_the_image_do_not_name_a_handler_for_a_pull() {
+        let mut message = message("busybox");
+        if let Some(image) = &mut message.image {
+            image.annotations = annotated("kata");
+        }
+        assert_eq!(pull_request(message).expect("a request").handler, WantedHandler::None);
+    }
+
+    #[test]
+    fn bad_messages_are_errors() {
+        assert!(matches!(pull_request(cri::PullImageRequest::default()), Err(ConvertError::NoImage)));
+        assert!(matches!(pull_request(message("a b")), Err(ConvertError::Reference(_))));
+        let mut message = message("busybox");
+        message.auth = Some(cri::AuthConfig { auth: "%%%".into(), ..cri::AuthConfig::default() });
+        assert!(matches!(pull_request(message), Err(ConvertError::Credentials(_))));
+    }
+}

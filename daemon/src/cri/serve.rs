@@ -1,0 +1,94 @@
+//! The listener loop: HTTP/2 connections, each call to `ImageService` or through to containerd, and an orderly end.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use drayd_proto::cri::image_service_server::ImageServiceServer;
+use http::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::UnixListener;
+use tokio::task::JoinSet;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::NamedService as _;
+use tower::{Service as _, service_fn};
+
+use super::service::ImageEndpoint;
+use super::{deadline, passthrough};
+use crate::containerd::{Containerd, MAX_MESSAGE};
+
+/// After a failed accept, which mostly means that descriptors ran out: a loop without it would burn a core.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+type ImageServer = ImageServiceServer<ImageEndpoint>;
+
+/// Serves connections of `listener` until `stop` resolves, then lets calls in progress end for up to `patience`.
+/// What is still running after that is dropped, which ends its pulls.
+pub async fn serve(
+    listener: UnixListener,
+    endpoint: ImageEndpoint,
+    containerd: Containerd,
+    stop: impl Future<Output = ()>,
+    patience: Duration,
+) {
+    let server = ImageServer::new(endpoint)
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE);
+    let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // Connections that ended are taken off, so that their count is that of live ones.
+            Some(_) = connections.join_next() => continue,
+            () = &mut stop => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (server, containerd) = (server.clone(), containerd.clone());
+        let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+            answer(server.clone(), containerd.clone(), request.map(Body::new))
+        });
+        let http = auto::Builder::new(TokioExecutor::new()).http2_only();
+        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        let watched = graceful.watch(connection.into_owned());
+        connections.spawn(async move {
+            if let Err(error) = watched.await {
+                tracing::debug!(error = %error, "a connection ended early");
+            }
+        });
+    }
+    drop(listener);
+    if tokio::time::timeout(patience, graceful.shutdown()).await.is_err() {
+        tracing::warn!("calls are still running after {} s and are ended now", patience.as_secs());
+    }
+    connections.shutdown().await;
+}
+
+async fn answer(
+    mut server: ImageServer,
+    containerd: Containerd,
+    request: Request<Body>,
+) -> Result<Response<Body>, Infallible> {
+    let ours = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(ImageServer::NAME));
+    if !ours.is_some_and(|method| method.starts_with('/')) {
+        return Ok(passthrough::pass(containerd.channel(), request).await);
+    }
+    let limit = deadline::of(request.headers());
+    let call = server.call(request);
+    let Some(limit) = limit else { return call.await };
+    match tokio::time::timeout(limit, call).await {
+        Ok(answered) => answered,
+        Err(_) => Ok(Status::deadline_exceeded("the caller's deadline passed").into_http()),
+    }
+}

@@ -1,0 +1,108 @@
+//! The one place that builds a gRPC status for a CRI caller: which error has which code is this table.
+
+use tonic::{Code, Status};
+
+use super::convert::ConvertError;
+use crate::pull::Error as PullError;
+use crate::pull::error::chain;
+use crate::pull::snapshotter::ChoiceError;
+use crate::{containerd, fetch, images, registry, unpack};
+
+/// Longest message sent: it travels in a header, and clients refuse large ones (grpc-go: 16 KiB for all headers).
+const MAX_MESSAGE: usize = 4096;
+
+/// A message that is not a request: `InvalidArgument`.
+pub fn of_convert(error: &ConvertError) -> Status {
+    Status::invalid_argument(bounded(chain(error)))
+}
+
+/// A failed pull of `reference`.
+pub fn of_pull(reference: &str, error: &PullError) -> Status {
+    let message = format!("failed to pull image \"{reference}\": {}", chain(error));
+    Status::new(pull_code(error), bounded(message))
+}
+
+/// Images that cannot be listed, removed or measured.
+pub fn of_images(error: &images::Error) -> Status {
+    let code = match error {
+        images::Error::Node(_) => Code::Unavailable,
+        images::Error::Containerd(error) => containerd_code(error),
+        images::Error::NoRoot(_) => Code::FailedPrecondition,
+    };
+    Status::new(code, bounded(chain(error)))
+}
+
+fn pull_code(error: &PullError) -> Code {
+    match error {
+        PullError::Node(_) | PullError::NotPublished { .. } | PullError::Stalled { .. } => Code::Unavailable,
+        // containerd 1.7 gives this error no code of its own, and kubelet shows such messages bare.
+        PullError::Choice(ChoiceError::UnknownHandler { .. }) => Code::Unknown,
+        PullError::Choice(ChoiceError::NotLoaded { .. })
+        | PullError::Malformed { .. }
+        | PullError::Nesting { .. }
+        | PullError::Plan(_)
+        | PullError::Unpack(unpack::Error::Vanished { .. }) => Code::FailedPrecondition,
+        PullError::Platform(_) => Code::NotFound,
+        PullError::Aborted => Code::Aborted,
+        PullError::Resolve(error) => registry_code(error),
+        PullError::Document { source, .. } | PullError::Unpack(unpack::Error::Fetch(source)) => {
+            fetch_code(source)
+        }
+        PullError::Unpack(unpack::Error::Containerd { source, .. })
+        | PullError::Containerd { source, .. } => containerd_code(source),
+        PullError::Unpack(unpack::Error::DiffId { .. }) => Code::DataLoss,
+    }
+}
+
+fn fetch_code(error: &fetch::Error) -> Code {
+    match error {
+        fetch::Error::Registry(error) => registry_code(error),
+        fetch::Error::Containerd(error) => containerd_code(error),
+        fetch::Error::Corrupt { .. } | fetch::Error::Size { .. } => Code::DataLoss,
+        fetch::Error::TooLarge { .. } => Code::FailedPrecondition,
+        fetch::Error::Locked { .. } => Code::Unavailable,
+    }
+}
+
+fn registry_code(error: &registry::Error) -> Code {
+    match error.kind() {
+        registry::Kind::NotFound => Code::NotFound,
+        registry::Kind::Unauthorized => Code::Unauthenticated,
+        registry::Kind::Denied => Code::PermissionDenied,
+        registry::Kind::RateLimited => Code::ResourceExhausted,
+        registry::Kind::Unavailable => Code::Unavailable,
+        registry::Kind::Answer => Code::Unknown,
+        registry::Kind::Configuration => Code::FailedPrecondition,
+    }
+}
+
+fn containerd_code(error: &containerd::Error) -> Code {
+    use containerd::Kind;
+    match error.kind() {
+        Kind::Unavailable | Kind::Locked | Kind::Deadline => Code::Unavailable,
+        Kind::NoSpace => Code::ResourceExhausted,
+        Kind::Unimplemented => Code::FailedPrecondition,
+        Kind::NotFound | Kind::AlreadyExists | Kind::Refused | Kind::Failed => Code::Unknown,
+    }
+}
+
+fn bounded(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE {
+        let end = (0..=MAX_MESSAGE).rev().find(|end| message.is_char_boundary(*end));
+        message.truncate(end.unwrap_or_default());
+        message.push_str(" … (cut)");
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let cut = bounded("ü".repeat(MAX_MESSAGE));
+        assert!(cut.len() < MAX_MESSAGE + 16 && cut.ends_with("(cut)"));
+        assert_eq!(bounded("short".into()), "short");
+    }
+}
