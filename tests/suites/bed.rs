@@ -32,6 +32,7 @@ fn main() -> Result<ExitCode> {
         } else {
             suite.check(release, "the_handler_of_a_pull_is_ignored", the_handler_of_a_pull_is_ignored);
         }
+        suite.check(release, "a_pod_outlives_a_crash_of_containerd", a_pod_outlives_a_crash_of_containerd);
         suite.check(release, "a_removed_image_leaves_nothing", a_removed_image_leaves_nothing);
         suite.check(release, "the_tree_is_what_the_layers_say", the_tree_is_what_the_layers_say);
         suite.check(
@@ -144,6 +145,17 @@ async fn the_handler_of_a_pull_is_ignored(bed: Arc<Bed>) -> Result<()> {
     ensure!(state.snapshot("overlayfs", &top).is_some(), "the image is not in the default snapshotter");
     ensure!(state.snapshot("nydus", &top).is_none(), "this release chose the handler's snapshotter");
     Ok(())
+}
+
+async fn a_pod_outlives_a_crash_of_containerd(bed: Arc<Bed>) -> Result<()> {
+    let id = pull(&bed, &bed.images.busybox, None).await?;
+    let cri = bed.containerd.cri();
+    let pod = cri.start_pod(RUNC_HANDLER, bed.run()).await?;
+    bed.containerd.kill()?;
+    bed.containerd.restart().await?;
+    let printed = cri.run_container(&pod, &id).await?;
+    ensure!(printed == greeting(), "the container printed {printed:?}");
+    cri.stop_pod(&pod).await
 }
 
 async fn a_removed_image_leaves_nothing(bed: Arc<Bed>) -> Result<()> {

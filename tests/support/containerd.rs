@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -28,8 +29,10 @@ const START: Duration = Duration::from_secs(20);
 pub struct Containerd {
     release: Release,
     place: Place,
-    process: Process,
-    nydus: Process,
+    /// Changed by `kill` and `restart`, which checks call on a bed that they share.
+    process: Mutex<Process>,
+    /// As above.
+    nydus: Mutex<Process>,
 }
 
 impl Containerd {
@@ -43,8 +46,8 @@ impl Containerd {
             let hosts = place.run().join("certs.d").join(registry).join("hosts.toml");
             write(&hosts, &format!("server = \"http://{registry}\"\n"))?;
         }
-        let process = start_containerd(release, place)?;
-        let mut containerd = Self { release, place: place.clone(), process, nydus };
+        let process = Mutex::new(start_containerd(release, place)?);
+        let containerd = Self { release, place: place.clone(), process, nydus: Mutex::new(nydus) };
         containerd.await_ready().await?;
         Ok(containerd)
     }
@@ -65,8 +68,8 @@ impl Containerd {
     }
 
     /// The log.
-    pub fn log(&self) -> &Path {
-        self.process.stderr()
+    pub fn log(&self) -> PathBuf {
+        locked(&self.process).stderr().to_owned()
     }
 
     /// Its CRI services.
@@ -80,51 +83,63 @@ impl Containerd {
     }
 
     /// SIGKILL, as a crash: pods keep running under their shims.
-    pub fn kill(&mut self) -> Result<()> {
-        self.process.kill()
+    pub fn kill(&self) -> Result<()> {
+        locked(&self.process).kill()
     }
 
     /// Starts it again on the same store, ending it first if it still runs.
-    pub async fn restart(&mut self) -> Result<()> {
-        self.process.terminate()?;
-        self.process = start_containerd(self.release, &self.place)?;
+    pub async fn restart(&self) -> Result<()> {
+        restart(&self.process, || start_containerd(self.release, &self.place))?;
         self.await_ready().await
     }
 
     /// SIGKILL to the nydus-snapshotter; containerd's calls to that snapshotter fail from here on.
-    pub fn kill_nydus(&mut self) -> Result<()> {
-        self.nydus.kill()
+    pub fn kill_nydus(&self) -> Result<()> {
+        locked(&self.nydus).kill()
     }
 
-    /// Starts the nydus-snapshotter again on its store.
-    pub fn restart_nydus(&mut self) -> Result<()> {
-        self.nydus.terminate()?;
-        self.nydus = start_nydus(&self.place)?;
-        Ok(())
+    /// Starts the nydus-snapshotter again on its store, ending it first if it still runs.
+    pub fn restart_nydus(&self) -> Result<()> {
+        restart(&self.nydus, || start_nydus(&self.place))
     }
 
-    /// Gives both processes up, for a bed that stays.
+    /// Gives both processes up, for a bed that stays; returns containerd's pid.
     pub fn leave(self) -> u32 {
-        let pid = self.process.pid();
-        self.process.leave();
-        self.nydus.leave();
+        let [process, nydus] = [self.process, self.nydus]
+            .map(|process| process.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let pid = process.pid();
+        process.leave();
+        nydus.leave();
         pid
     }
 
-    async fn await_ready(&mut self) -> Result<()> {
+    async fn await_ready(&self) -> Result<()> {
         let socket = self.socket();
-        self.process.wait_until("listening on its socket", START, || UnixStream::connect(&socket).is_ok())?;
+        locked(&self.process)
+            .wait_until("listening on its socket", START, || UnixStream::connect(&socket).is_ok())?;
         let (cri, deadline) = (self.cri(), Instant::now() + START);
         // The CRI plugin answers only some time after the socket listens.
         while let Err(status) = cri.conditions().await {
-            if Instant::now() > deadline || !self.process.runs() {
-                let log = self.log().display();
-                return Err(status).with_context(|| format!("containerd's CRI does not come up; see {log}"));
+            if Instant::now() > deadline || !locked(&self.process).runs() {
+                let log = self.log();
+                return Err(status)
+                    .with_context(|| format!("containerd's CRI does not come up; see {}", log.display()));
             }
             sleep(Duration::from_millis(50)).await;
         }
         Ok(())
     }
+}
+
+fn locked(process: &Mutex<Process>) -> MutexGuard<'_, Process> {
+    process.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn restart(process: &Mutex<Process>, start: impl FnOnce() -> Result<Process>) -> Result<()> {
+    let mut process = locked(process);
+    process.terminate()?;
+    *process = start()?;
+    Ok(())
 }
 
 fn start_containerd(release: Release, place: &Place) -> Result<Process> {

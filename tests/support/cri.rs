@@ -38,6 +38,15 @@ pub struct Cri {
     pub runtime: RuntimeServiceClient<Channel>,
 }
 
+/// A pod that runs.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// Its sandbox id.
+    pub id: String,
+    /// What it was asked for with: creating a container takes it again.
+    config: cri::PodSandboxConfig,
+}
+
 impl Cri {
     /// Connects at the first call.
     pub fn connect(socket: &Path) -> Self {
@@ -105,6 +114,14 @@ impl Cri {
     /// Runs the image's own command in a pod of `handler` on the host's network, and returns what it printed. The pod
     /// is removed whatever happens; its log goes under `directory`.
     pub async fn run_pod(&self, reference: &str, handler: &str, directory: &Path) -> Result<String> {
+        let pod = self.start_pod(handler, directory).await?;
+        let printed = self.run_container(&pod, reference).await;
+        self.stop_pod(&pod).await?;
+        printed.with_context(|| format!("cannot run {reference} in a pod of {handler}"))
+    }
+
+    /// Starts a pod without containers; it stays until [`Cri::stop_pod`], or until its bed is cleared.
+    pub async fn start_pod(&self, handler: &str, directory: &Path) -> Result<Pod> {
         let number = PODS.fetch_add(1, Ordering::Relaxed);
         let uid = format!("{}-{number}", process::id());
         let logs = directory.join("pods").join(&uid);
@@ -113,22 +130,22 @@ impl Cri {
         let request =
             cri::RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: handler.to_owned() };
         let answer = self.runtime.clone().run_pod_sandbox(request).await;
-        let pod =
+        let id =
             answer.with_context(|| format!("cannot run a pod of {handler}"))?.into_inner().pod_sandbox_id;
-        let printed = self.run_container(&pod, reference, &config).await;
-        let stop = cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() };
-        self.runtime.clone().stop_pod_sandbox(stop).await.context("cannot stop the pod")?;
-        let remove = cri::RemovePodSandboxRequest { pod_sandbox_id: pod };
-        self.runtime.clone().remove_pod_sandbox(remove).await.context("cannot remove the pod")?;
-        printed.with_context(|| format!("cannot run {reference} in a pod of {handler}"))
+        Ok(Pod { id, config })
     }
 
-    async fn run_container(
-        &self,
-        pod: &str,
-        reference: &str,
-        sandbox: &cri::PodSandboxConfig,
-    ) -> Result<String> {
+    /// Stops and removes a pod with its containers.
+    pub async fn stop_pod(&self, pod: &Pod) -> Result<()> {
+        let stop = cri::StopPodSandboxRequest { pod_sandbox_id: pod.id.clone() };
+        self.runtime.clone().stop_pod_sandbox(stop).await.context("cannot stop the pod")?;
+        let remove = cri::RemovePodSandboxRequest { pod_sandbox_id: pod.id.clone() };
+        self.runtime.clone().remove_pod_sandbox(remove).await.context("cannot remove the pod")?;
+        Ok(())
+    }
+
+    /// Creates and runs a container in a pod; returns what it printed.
+    pub async fn run_container(&self, pod: &Pod, reference: &str) -> Result<String> {
         let mut runtime = self.runtime.clone();
         let config = cri::ContainerConfig {
             metadata: Some(cri::ContainerMetadata { name: "main".into(), attempt: 0 }),
@@ -142,9 +159,9 @@ impl Cri {
             ..cri::ContainerConfig::default()
         };
         let create = cri::CreateContainerRequest {
-            pod_sandbox_id: pod.to_owned(),
+            pod_sandbox_id: pod.id.clone(),
             config: Some(config),
-            sandbox_config: Some(sandbox.clone()),
+            sandbox_config: Some(pod.config.clone()),
         };
         let id = runtime
             .create_container(create)
@@ -155,7 +172,7 @@ impl Cri {
         let start = cri::StartContainerRequest { container_id: id.clone() };
         runtime.start_container(start).await.context("cannot start the container")?;
         self.await_exit(&id).await?;
-        let log = Path::new(&sandbox.log_directory).join("main.log");
+        let log = Path::new(&pod.config.log_directory).join("main.log");
         let text = fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
         Ok(printed(&text))
     }

@@ -25,6 +25,7 @@ pub struct Process {
     stdout: PathBuf,
     stderr: PathBuf,
     record: PathBuf,
+    identity: Identity,
 }
 
 impl Process {
@@ -51,7 +52,7 @@ impl Process {
         let identity = Identity::of(child.id()).with_context(|| format!("{name} was gone at once"))?;
         fs::write(&record, identity.written())
             .with_context(|| format!("cannot record the pid of {name} in {}", record.display()))?;
-        Ok(Self { name: name.to_owned(), child, stdout, stderr, record })
+        Ok(Self { name: name.to_owned(), child, stdout, stderr, record, identity })
     }
 
     /// The process id.
@@ -132,7 +133,10 @@ impl Drop for Process {
         if let Err(error) = self.terminate() {
             eprintln!("{error:#}");
         }
-        let _ = fs::remove_file(&self.record);
+        // A successor of the same name may have recorded itself there already.
+        if Identity::read(&self.record).as_ref() == Some(&self.identity) {
+            let _ = fs::remove_file(&self.record);
+        }
     }
 }
 
