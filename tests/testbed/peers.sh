@@ -89,27 +89,22 @@ unpack() {
 
 runs() { "$@" --version >/dev/null 2>&1; }
 
-# Programs of a newer suite may ask for a newer libc: then that suite's libc comes along, and each program becomes a
-# script that starts it through its own loader.
+# Programs of a newer suite may ask for a newer libc: then that suite's libc comes along, and the programs are told to
+# start through its loader. Wrapper scripts would not do, because a shim starts itself again by its own path.
 make_runnable() {
-    local into=$1 suite=$2 program=$3 libc version file
-    runs "$into/$program" && return 0
-    say "$(basename "$program") needs the libc of $suite; bringing it along"
+    local here=$1 final=$2 suite=$3 program=$4 version loader libraries file
+    runs "$here/$program" && return 0
+    say "$(basename "$program") does not run with this machine's libc; bringing the one of $suite along"
     fetch_lists
-    for libc in libc6 libseccomp2; do
-        version=$(version_in "$libc" "$suite")
-        unpack "$libc" "$version" "$into/libc"
-    done
-    local loader
-    loader=$(find "$into/libc" -name 'ld-linux*.so*' | head -n 1)
-    local libraries
-    libraries=$(dirname "$(find "$into/libc" -name libc.so.6 | head -n 1)")
-    for file in "$into"/usr/bin/*; do
-        mkdir -p "$into/usr/libexec/peer"
-        mv "$file" "$into/usr/libexec/peer/"
-        printf '#!/bin/sh\nexec %s --library-path %s --argv0 "$0" %s "$@"\n' \
-            "${loader//$into/$4}" "${libraries//$into/$4}" "$4/usr/libexec/peer/$(basename "$file")" >"$file"
-        chmod 0755 "$file"
+    version=$(version_in libc6 "$suite")
+    unpack libc6 "$version" "$here/libc"
+    loader=$(cd "$here" && find libc -name 'ld-linux*.so*' -print -quit)
+    libraries=$(cd "$here" && dirname "$(find libc -name libc.so.6 -print -quit)")
+    version=$(version_in patchelf bookworm)
+    unpack patchelf "$version" "$apt_state/patchelf"
+    for file in "$here"/usr/bin/*; do
+        "$apt_state/patchelf/usr/bin/patchelf" \
+            --set-interpreter "$final/$loader" --set-rpath "$final/$libraries" "$file"
     done
 }
 
@@ -132,7 +127,7 @@ bring() {
     chmod 0755 "$scratch"
     unpack "$name" "$version" "$scratch"
     rm -rf "$into"
-    make_runnable "$scratch" "$suite" "$program" "$into"
+    make_runnable "$scratch" "$into" "$suite" "$program"
     mv "$scratch" "$into"
     runs "$into/$program" || die "$into/$program does not run here: $("$into/$program" --version 2>&1 | head -n 3)"
     ln -sfn "../$name-$short" "$pointer"
