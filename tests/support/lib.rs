@@ -1,1 +1,31 @@
-//! Support for the suites: real servers, images and probes.
+//! The test bed: real servers on loopback and unix sockets, images for them, and probes that read what a pull left
+//! behind. `bed` puts the parts together and `suite` runs checks on them; nothing of the machine's own containerd is
+//! touched.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `peers` | where the servers' programs are |
+//! | `place` | the directories of one bed, and clearing them |
+//! | `process` | a child process that ends with its guard |
+//! | `registry`, `push` | docker-registry with its request log; putting images there |
+//! | `layer`, `images` | layers entry by entry; the test images |
+//! | `containerd` | one containerd with its own nydus-snapshotter |
+//! | `socket`, `cri`, `probe`, `tree` | clients: CRI, containerd's native API, the unpacked filesystem |
+//! | `drayd` | drayd itself, in front of a containerd |
+
+pub mod bed;
+pub mod containerd;
+pub mod cri;
+mod difference;
+pub mod drayd;
+pub mod images;
+pub mod layer;
+pub mod peers;
+pub mod place;
+pub mod probe;
+pub mod process;
+pub mod push;
+pub mod registry;
+pub mod socket;
+pub mod suite;
+pub mod tree;

@@ -1,0 +1,49 @@
+# Every step of working on drayd. Each target can be called on its own and brings what it needs first.
+
+.DEFAULT_GOAL := help
+.PHONY: help install peers build fmt lint unit suites test testbed-up testbed-down run clean
+
+# Release line of the containerd that testbed-up and run start.
+RELEASE ?= 1.7
+# Where the peers and the test images are kept between runs.
+export DRAYD_TEST_CACHE ?= /var/cache/drayd-test
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: ## Install the Debian packages that building and testing need (as root)
+	tests/testbed/install.sh
+
+peers: ## Bring the containerds and snapshotters that drayd is tested against
+	tests/testbed/peers.sh
+
+build: ## Build every program
+	cargo build --workspace --bins
+
+fmt: ## Format the sources
+	cargo fmt --all
+
+lint: ## Check format and lints
+	cargo fmt --all -- --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+unit: ## Run the tests that need no server
+	cargo test --workspace --lib --bins
+
+suites: install peers build ## Run the suites against real servers (as root)
+	cargo test --package drayd-tests --test '*'
+
+test: install lint unit suites ## Run every check: lint, unit, suites
+
+testbed-up: install peers build ## Start a bed that stays, RELEASE=1.6, 1.7 or 2.1
+	cargo run --quiet --package drayd-tests --bin testbed -- up --release $(RELEASE)
+
+testbed-down: ## End the bed that stays
+	cargo run --quiet --package drayd-tests --bin testbed -- down
+
+run: install peers build ## Start a bed with drayd in front of it
+	tests/testbed/run.sh
+
+clean: ## Remove what was built, and the peers and images of the tests
+	cargo clean
+	rm -rf -- "$(DRAYD_TEST_CACHE)"

@@ -1,0 +1,174 @@
+//! One containerd with its own store, sockets and nydus-snapshotter. Its shims outlive `kill`, as they must in life;
+//! clearing the place ends them.
+
+mod config;
+
+use std::env;
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::time::{Instant, sleep};
+
+use crate::cri::Cri;
+use crate::peers::{self, Release};
+use crate::place::Place;
+use crate::probe::Probe;
+use crate::process::Process;
+
+pub use config::{NATIVE_HANDLER, NYDUS_HANDLER, PLAIN_HANDLER, RUNC_HANDLER};
+
+const START: Duration = Duration::from_secs(20);
+
+/// A running containerd.
+#[derive(Debug)]
+pub struct Containerd {
+    release: Release,
+    place: Place,
+    /// Changed by `kill` and `restart`, which checks call on a bed that they share.
+    process: Mutex<Process>,
+    /// As above.
+    nydus: Mutex<Process>,
+}
+
+impl Containerd {
+    /// Starts containerd and nydus-snapshotter in `place`. Registries in `plain_http` are reached without TLS; the
+    /// sandbox image is `pause`.
+    pub async fn start(release: Release, place: &Place, plain_http: &[&str], pause: &str) -> Result<Self> {
+        let nydus = start_nydus(place)?;
+        write(&place.run().join("containerd.toml"), &config::containerd(release, place, pause))?;
+        write(&place.run().join("cni/10-bed.conflist"), config::CNI)?;
+        for registry in plain_http {
+            let hosts = place.run().join("certs.d").join(registry).join("hosts.toml");
+            write(&hosts, &format!("server = \"http://{registry}\"\n"))?;
+        }
+        let process = Mutex::new(start_containerd(release, place)?);
+        let containerd = Self { release, place: place.clone(), process, nydus: Mutex::new(nydus) };
+        containerd.await_ready().await?;
+        Ok(containerd)
+    }
+
+    /// Its release line.
+    pub fn release(&self) -> Release {
+        self.release
+    }
+
+    /// The gRPC socket: CRI and the native API.
+    pub fn socket(&self) -> PathBuf {
+        self.place.run().join("containerd.sock")
+    }
+
+    /// The directory of `<host>/hosts.toml` files.
+    pub fn registry_configuration(&self) -> PathBuf {
+        self.place.run().join("certs.d")
+    }
+
+    /// The log.
+    pub fn log(&self) -> PathBuf {
+        locked(&self.process).stderr().to_owned()
+    }
+
+    /// Its CRI services.
+    pub fn cri(&self) -> Cri {
+        Cri::connect(&self.socket())
+    }
+
+    /// Its native API.
+    pub fn probe(&self) -> Probe {
+        Probe::connect(&self.socket())
+    }
+
+    /// SIGKILL, as a crash: pods keep running under their shims.
+    pub fn kill(&self) -> Result<()> {
+        locked(&self.process).kill()
+    }
+
+    /// Starts it again on the same store, ending it first if it still runs.
+    pub async fn restart(&self) -> Result<()> {
+        restart(&self.process, || start_containerd(self.release, &self.place))?;
+        self.await_ready().await
+    }
+
+    /// SIGKILL to the nydus-snapshotter; containerd's calls to that snapshotter fail from here on.
+    pub fn kill_nydus(&self) -> Result<()> {
+        locked(&self.nydus).kill()
+    }
+
+    /// Starts the nydus-snapshotter again on its store, ending it first if it still runs.
+    pub fn restart_nydus(&self) -> Result<()> {
+        restart(&self.nydus, || start_nydus(&self.place))
+    }
+
+    /// Gives both processes up, for a bed that stays; returns containerd's pid.
+    pub fn leave(self) -> u32 {
+        let [process, nydus] = [self.process, self.nydus]
+            .map(|process| process.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let pid = process.pid();
+        process.leave();
+        nydus.leave();
+        pid
+    }
+
+    async fn await_ready(&self) -> Result<()> {
+        let socket = self.socket();
+        locked(&self.process)
+            .wait_until("listening on its socket", START, || UnixStream::connect(&socket).is_ok())?;
+        let (cri, deadline) = (self.cri(), Instant::now() + START);
+        // The CRI plugin answers only some time after the socket listens.
+        while let Err(status) = cri.conditions().await {
+            if Instant::now() > deadline || !locked(&self.process).runs() {
+                let log = self.log();
+                return Err(status)
+                    .with_context(|| format!("containerd's CRI does not come up; see {}", log.display()));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+}
+
+fn locked(process: &Mutex<Process>) -> MutexGuard<'_, Process> {
+    process.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn restart(process: &Mutex<Process>, start: impl FnOnce() -> Result<Process>) -> Result<()> {
+    let mut process = locked(process);
+    process.terminate()?;
+    *process = start()?;
+    Ok(())
+}
+
+fn start_containerd(release: Release, place: &Place) -> Result<Process> {
+    let programs = peers::containerd_directory(release)?;
+    let mut command = Command::new(programs.join("containerd"));
+    command.arg("--config").arg(place.run().join("containerd.toml"));
+    // containerd looks for its shim on the PATH first, where another release's may be.
+    let inherited = env::var_os("PATH").unwrap_or_default();
+    let path = env::join_paths([programs].into_iter().chain(env::split_paths(&inherited)))?;
+    command.env("PATH", path);
+    Process::spawn("containerd", command, place.run())
+}
+
+fn start_nydus(place: &Place) -> Result<Process> {
+    let file = place.run().join("nydus.toml");
+    write(&file, &config::nydus(place))?;
+    let mut command = Command::new(peers::nydus_snapshotter()?);
+    command.arg("--config").arg(&file);
+    let socket = config::nydus_socket(place);
+    // A socket file left by a killed one would look like a listener to nobody, and it refuses to replace it.
+    let _ = fs::remove_file(&socket);
+    let mut process = Process::spawn("nydus", command, place.run())?;
+    process.wait_until("listening on its socket", START, || UnixStream::connect(&socket).is_ok())?;
+    Ok(process)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory)
+        .and_then(|()| fs::write(path, text))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
