@@ -177,7 +177,7 @@ pub(super) fn redacted(url: &Url) -> String {
 }
 
 /// The last two causes of a chain: the outer ones of the HTTP library only say that something failed.
-fn innermost(error: &(dyn StdError + 'static)) -> String {
+pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
     let mut last = error.to_string();
     let mut text = last.clone();
     let mut cause = error.source();

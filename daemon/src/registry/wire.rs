@@ -10,7 +10,7 @@ use http::header::{HeaderMap, LOCATION};
 use http::{Method, StatusCode};
 use reqwest::{Client, Response, Url};
 
-use super::failure::{Failure, redacted};
+use super::failure::{Failure, innermost, redacted};
 use super::hosts::{DIAL_TIMEOUT, is_loopback};
 use super::tls::Tls;
 
@@ -146,9 +146,9 @@ impl Wire {
         body: Option<String>,
         transport: &Transport,
     ) -> Result<Response, Failure> {
-        let client = self
-            .client(transport, url.host_str().is_some_and(is_loopback))
-            .map_err(|error| Failure::of_transport(method, url, error))?;
+        let client = self.client(transport, url.host_str().is_some_and(is_loopback)).map_err(|error| {
+            Failure::unusable(method, url, format!("no HTTP client: {}", innermost(&error)))
+        })?;
         let mut request = client.request(method.clone(), url.clone()).headers(headers);
         if let Some(body) = body {
             request = request.body(body);
