@@ -183,8 +183,9 @@ pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let this = error.to_string();
-        // Some errors print their source themselves.
-        text = if last.contains(&this) { last } else { format!("{last}: {this}") };
+        // Some errors print their source themselves, and the library's own layers say nothing at all.
+        let empty = last.contains(&this) || last.starts_with("client error");
+        text = if empty { this.clone() } else { format!("{last}: {this}") };
         last = this;
         cause = error.source();
     }

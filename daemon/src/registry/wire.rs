@@ -116,8 +116,10 @@ impl Wire {
     pub(super) async fn send(&self, request: Request) -> Result<Answer, Failure> {
         let Request { method, url: first, headers, origin_headers, body, transport } = request;
         let mut url = first.clone();
+        let mut from_origin = true;
         for _ in 0..=REDIRECTS {
-            let from_origin = url.origin() == first.origin();
+            // Once elsewhere, always elsewhere: another host must not choose what is asked in the caller's name.
+            from_origin &= url.origin() == first.origin();
             let mut headers = headers.clone();
             if from_origin {
                 merge(&mut headers, &origin_headers);
@@ -153,7 +155,7 @@ impl Wire {
         if let Some(body) = body {
             request = request.body(body);
         }
-        // The library counts connecting as part of the request, so that time comes on top.
+        // The library does not tell when a connection is made, so the time for that comes on top.
         let limit = transport.dial_timeout + HEADER_TIMEOUT;
         match tokio::time::timeout(limit, request.send()).await {
             Ok(answer) => answer.map_err(|error| Failure::of_transport(method, url, error)),

@@ -17,8 +17,31 @@ async fn a_redirect_to_another_origin_carries_no_authorization() {
     assert_eq!(read(blob).await.unwrap(), b"layer");
     let received = storage.received();
     assert_eq!(received.len(), 1);
+    assert_eq!(received[0].line(), "GET /blob?sig=canary-signature");
     assert_eq!(received[0].header("authorization"), None);
     assert!(received[0].header("accept").is_some());
+}
+
+#[tokio::test]
+async fn a_redirect_back_carries_no_authorization_either() {
+    let storage = Fake::start(|request| {
+        let back = format!("http://{}/back", request.path().trim_start_matches('/'));
+        Reply::status(307).header("location", &back)
+    })
+    .await;
+    let elsewhere = storage.authority();
+    let fake = Fake::start(move |request| match (request.path(), request.header("authorization")) {
+        ("/back", None) => Reply::ok("layer"),
+        ("/back", Some(_)) => Reply::status(500),
+        (_, None) => Reply::status(401).header("www-authenticate", "Basic"),
+        (_, Some(_)) => {
+            let here = request.header("host").unwrap();
+            Reply::status(307).header("location", &format!("http://{elsewhere}/{here}"))
+        }
+    })
+    .await;
+    let blob = registry().open(&repository(&fake), &blob_of(b"layer"), 0, &password()).await.unwrap();
+    assert_eq!(read(blob).await.unwrap(), b"layer");
 }
 
 #[tokio::test]
