@@ -91,7 +91,7 @@ impl Registry {
         let mut attempts = Vec::new();
         for host in self.hosts(repository).await?.iter().filter(|host| serves(host, by_digest)) {
             match resolve::resolve(&self.session(host, repository, credentials), object).await {
-                Ok(resolved) => return Ok(resolved),
+                Ok(resolved) => return Ok(served(resolved, &attempts)),
                 Err(failure) => attempts.push(attempt(host, failure)),
             }
         }
@@ -111,7 +111,7 @@ impl Registry {
         for host in self.hosts(repository).await?.iter().filter(|host| host.capabilities.pull) {
             let session = self.session(host, repository, credentials);
             match blob::open(&session, descriptor, offset, subject.clone()).await {
-                Ok(blob) => return Ok(blob),
+                Ok(blob) => return Ok(served(blob, &attempts)),
                 Err(failure) => attempts.push(attempt(host, failure)),
             }
         }
@@ -122,7 +122,7 @@ impl Registry {
         let (config_path, domain) = (self.config_path.clone(), repository.domain.clone());
         let load = move || hosts::load(&config_path, &domain);
         let hosts = tokio::task::spawn_blocking(load).await.expect("reading the hosts' files does not panic");
-        hosts.map_err(Error::Hosts)
+        hosts.map_err(Error::Configuration)
     }
 
     fn session<'a>(
@@ -157,10 +157,17 @@ fn serves(host: &Host, by_digest: bool) -> bool {
 }
 
 fn attempt(host: &Host, failure: Failure) -> Attempt {
-    tracing::debug!(host = %host.authority, %failure, "host failed");
     Attempt { host: host.authority.clone(), own: host.own, failure }
 }
 
+/// What a host served; those before it failed, which no error tells then.
+fn served<T>(object: T, attempts: &[Attempt]) -> T {
+    for attempt in attempts {
+        tracing::debug!(%attempt, "host passed over");
+    }
+    object
+}
+
 fn given_up(subject: String, attempts: Vec<Attempt>) -> Error {
-    if attempts.is_empty() { Error::NoHost { subject } } else { Error::Hostless { subject, attempts } }
+    if attempts.is_empty() { Error::NoHost { subject } } else { Error::Unserved { subject, attempts } }
 }

@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
+use reqwest::Url;
 
 use super::challenge::Challenge;
 use super::credentials::Login;
-use super::failure::Failure;
-use super::failure::Refusal;
+use super::failure::{Failure, Refusal};
 use super::secret::Secret;
 use super::token::{self, Order};
 use super::tokens::Tokens;
@@ -53,14 +53,20 @@ impl Access {
         demands.insert((host.to_owned(), path.to_owned()), challenge);
     }
 
+    /// Forgets a demand that could not be met: the host may ask for something else by now.
+    pub(super) fn forget(&self, host: &str, path: &str) {
+        let mut demands = self.demands.lock().unwrap_or_else(PoisonError::into_inner);
+        demands.remove(&(host.to_owned(), path.to_owned()));
+    }
+
     /// Proves `login` as the challenge wants it, by a token request if none is at hand. The refusal is for a login
-    /// that does not fit the challenge.
+    /// that does not fit the challenge. `reach` tells how to meet a token server, and with which headers.
     pub(super) async fn prove(
         &self,
-        challenge: Challenge,
+        challenge: &Challenge,
         path: &str,
         login: &Login,
-        transport: impl FnOnce(&reqwest::Url) -> Transport,
+        reach: impl FnOnce(&Url) -> (Transport, HeaderMap),
     ) -> Result<Proof, Denial> {
         let (realm, service, scopes) = match (challenge, login) {
             (Challenge::Basic, Login::Password { .. }) => return plain(token::basic(login)),
@@ -71,9 +77,16 @@ impl Access {
             }
             (Challenge::Bearer { realm, service, scopes }, _) => (realm, service, scopes),
         };
-        let transport = transport(&realm);
-        let order = Order { realm, service, scopes: pull_scopes(scopes, path), login: login.clone() };
-        let fetch = || order.clone().fetch(self.wire.clone(), transport);
+        let order = Order {
+            realm: realm.clone(),
+            service: service.clone(),
+            scopes: pull_scopes(scopes.clone(), path),
+            login: login.clone(),
+        };
+        let fetch = || {
+            let (transport, headers) = reach(realm);
+            order.clone().fetch(self.wire.clone(), transport, headers)
+        };
         let issued = self.tokens.get(&order, fetch).await.map_err(Denial::Failure)?;
         let header =
             token::authorization("Bearer", issued.value.expose()).ok_or(Denial::Refusal(Refusal::NoToken))?;

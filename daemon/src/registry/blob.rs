@@ -47,7 +47,7 @@ impl Blob {
 
     fn failed(&self, failure: Failure) -> Error {
         let attempt = Attempt { host: self.host.clone(), own: self.own, failure };
-        Error::Hostless { subject: self.subject.clone(), attempts: vec![attempt] }
+        Error::Unserved { subject: self.subject.clone(), attempts: vec![attempt] }
     }
 }
 
@@ -66,7 +66,7 @@ pub(super) async fn open(
     subject: String,
 ) -> Result<Blob, Failure> {
     let (answer, offset) = match ranged(session, descriptor, offset).await? {
-        Some(answer) => (answer, offset),
+        Some(continued) => continued,
         None => (whole(session, descriptor).await?, 0),
     };
     let remaining = descriptor.size.saturating_sub(offset);
@@ -80,25 +80,29 @@ pub(super) async fn open(
     Ok(Blob { offset, host, subject, own, answer, remaining })
 }
 
-/// The answer from `offset` on, or `None` when it is the whole blob that must be asked for.
+/// The answer to a request for the bytes from `offset` on, and where it starts. `None` when the whole must be asked for
+/// instead.
 async fn ranged(
     session: &Session<'_>,
     descriptor: &Descriptor,
     offset: u64,
-) -> Result<Option<Answer>, Failure> {
+) -> Result<Option<(Answer, u64)>, Failure> {
     if offset == 0 {
         return Ok(None);
     }
     let answer = send(session, descriptor, offset).await?;
-    let continues = || {
-        let range = answer.header(CONTENT_RANGE).and_then(ContentRange::parse);
-        range.is_some_and(|range| range.continues(offset, descriptor.size))
-    };
+    let range = answer.header(CONTENT_RANGE).and_then(ContentRange::parse);
     match answer.response.status() {
-        StatusCode::PARTIAL_CONTENT if continues() => Ok(Some(answer)),
-        // The range was ignored, answered with other bytes, or refused: without it the host may still serve.
-        status if status.is_success() => Ok(None),
+        StatusCode::PARTIAL_CONTENT
+            if range.is_some_and(|range| range.continues(offset, descriptor.size)) =>
+        {
+            Ok(Some((answer, offset)))
+        }
+        // The range was ignored.
+        StatusCode::OK => Ok(Some((answer, 0))),
+        // Answered with other bytes, or refused: without a range the host may still serve.
         StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::BAD_REQUEST => Ok(None),
+        status if status.is_success() => Ok(None),
         _ => Err(session.refusal(answer).await),
     }
 }

@@ -30,7 +30,7 @@ pub enum Kind {
 pub enum Error {
     /// The registry configuration of the reference's domain cannot be used.
     #[error("the registry configuration cannot be used")]
-    Hosts(#[source] HostsError),
+    Configuration(#[source] HostsError),
     /// The HTTP client cannot be built, for want of system certificates for example.
     #[error("the HTTP client cannot be set up")]
     Client(#[source] reqwest::Error),
@@ -42,7 +42,7 @@ pub enum Error {
     },
     /// Every host failed, each in its own way.
     #[error("{subject}: {}", listed(attempts))]
-    Hostless {
+    Unserved {
         /// What was asked for.
         subject: String,
         /// The hosts in the order they were asked; never empty.
@@ -62,7 +62,7 @@ pub struct Attempt {
 }
 
 impl Error {
-    /// The class of the error, taken from the host that decides it, see [`Error::Hostless`].
+    /// The class of the error, taken from the host that decides it, see [`Error::Unserved`].
     ///
     /// The registry's own host decides if it gave a clear answer (unauthorized, denied, rate limited, not found): it
     /// is the authority, whatever its mirrors said. Otherwise the host that got furthest decides: one that refused,
@@ -70,8 +70,8 @@ impl Error {
     /// So a missing tag on a working mirror with the registry itself down is not found, not unavailable.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Hosts(_) | Self::Client(_) | Self::NoHost { .. } => Kind::Configuration,
-            Self::Hostless { attempts, .. } => {
+            Self::Configuration(_) | Self::Client(_) | Self::NoHost { .. } => Kind::Configuration,
+            Self::Unserved { attempts, .. } => {
                 decisive(attempts).map_or(Kind::Unavailable, |attempt| attempt.failure.kind())
             }
         }
@@ -80,8 +80,8 @@ impl Error {
     /// Whether the same call may succeed in a moment, as far as the deciding host can tell.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Hosts(_) | Self::Client(_) | Self::NoHost { .. } => false,
-            Self::Hostless { attempts, .. } => {
+            Self::Configuration(_) | Self::Client(_) | Self::NoHost { .. } => false,
+            Self::Unserved { attempts, .. } => {
                 decisive(attempts).is_some_and(|attempt| attempt.failure.is_transient())
             }
         }
@@ -145,7 +145,7 @@ mod tests {
             (429, 400, Kind::RateLimited),
         ] {
             let attempts = vec![attempt(false, mirror), attempt(true, own)];
-            let error = Error::Hostless { subject: "x".into(), attempts };
+            let error = Error::Unserved { subject: "x".into(), attempts };
             assert_eq!(error.kind(), kind, "{mirror} {own}");
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     fn every_host_is_listed_with_its_cause() {
         let attempts = vec![attempt(false, 404), attempt(true, 503)];
         assert_eq!(
-            Error::Hostless { subject: "reg.test/a:1".into(), attempts }.to_string(),
+            Error::Unserved { subject: "reg.test/a:1".into(), attempts }.to_string(),
             "reg.test/a:1: mirror h: GET https://h/: 404 Not Found; registry h: GET https://h/: 503 Service Unavailable"
         );
     }

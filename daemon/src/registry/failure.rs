@@ -177,14 +177,15 @@ pub(super) fn redacted(url: &Url) -> String {
 }
 
 /// The last two causes of a chain: the outer ones of the HTTP library only say that something failed.
-fn innermost(error: &(dyn StdError + 'static)) -> String {
+pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
     let mut last = error.to_string();
     let mut text = last.clone();
     let mut cause = error.source();
     while let Some(error) = cause {
         let this = error.to_string();
-        // Some errors print their source themselves.
-        text = if last.contains(&this) { last } else { format!("{last}: {this}") };
+        // Some errors print their source themselves, and the library's own layers say nothing at all.
+        let empty = last.contains(&this) || last.starts_with("client error");
+        text = if empty { this.clone() } else { format!("{last}: {this}") };
         last = this;
         cause = error.source();
     }

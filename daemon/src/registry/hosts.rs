@@ -1,6 +1,7 @@
 //! The hosts that serve a registry's content, in the order they are asked, and how each one is reached.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -100,20 +101,32 @@ pub(super) fn load(config_path: &[PathBuf], domain: &str) -> Result<Vec<Host>, H
     if domain.contains(['/', '\0']) || domain.starts_with('.') {
         return Ok(vec![Host::upstream(domain)]);
     }
-    let candidates =
-        config_path.iter().flat_map(|root| names(domain).into_iter().map(|name| root.join(name)));
-    let Some(directory) = candidates.into_iter().find(|directory| directory.is_dir()) else {
+    let Some(directory) = directory(config_path, domain)? else {
         return Ok(vec![Host::upstream(domain)]);
     };
     let file = directory.join("hosts.toml");
     match fs::read_to_string(&file) {
         Ok(text) if !text.trim().is_empty() => hosts_toml::parse(&file, &text, domain),
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(HostsError::Read { path: file, source })
-        }
+        Err(source) if source.kind() != ErrorKind::NotFound => Err(HostsError::Read { path: file, source }),
         // An empty file counts as none.
         _ => certificates_only(&directory, domain),
     }
+}
+
+/// The first directory there is. One that cannot be looked at is an error: it may hold the mirrors.
+fn directory(config_path: &[PathBuf], domain: &str) -> Result<Option<PathBuf>, HostsError> {
+    for root in config_path {
+        for path in names(domain).into_iter().map(|name| root.join(name)) {
+            match fs::metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => return Ok(Some(path)),
+                Err(source) if !matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                    return Err(HostsError::Read { path, source });
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Directory names for a domain, first one first, as containerd looks them up.

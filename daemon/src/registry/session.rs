@@ -8,11 +8,11 @@ use http::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, RANGE};
 use http::{Method, StatusCode};
 use reqwest::Url;
 
-use super::access::{Access, Denial};
-use super::challenge;
+use super::access::{Access, Denial, Proof};
+use super::challenge::{self, Challenge};
 use super::credentials::Login;
 use super::failure::{Failure, Refusal, redacted};
-use super::hosts::{Host, Scheme};
+use super::hosts::{Host, Scheme, split_port};
 use super::message::message_of;
 use super::wire::{Answer, Request, Role, Transport, Wire};
 
@@ -60,36 +60,50 @@ impl Session<'_> {
         let mut demand = self.access.demand(host, path);
         let mut refused = None;
         for _ in 0..TRIES {
-            let proof = match demand.take() {
+            let proof = match &demand {
+                Some(challenge) => self.prove(challenge, &mut refused).await?,
                 None => None,
-                Some(challenge) => {
-                    let transport = |realm: &Url| self.realm_transport(realm);
-                    match self.access.prove(challenge, path, self.login, transport).await {
-                        Ok(proof) => Some(proof),
-                        Err(Denial::Failure(failure)) => return Err(failure),
-                        Err(Denial::Refusal(refusal)) => {
-                            return Err(self.unauthorized(refused, refusal).await);
-                        }
-                    }
-                }
             };
             let answer = self.exchange(ask, proof.as_ref().map(|proof| &proof.header)).await?;
             if answer.response.status() != StatusCode::UNAUTHORIZED || !answer.from_origin {
                 return Ok(answer);
             }
-            let challenge = challenge::choose(answer.response.headers());
-            refused = Some(answer);
-            let Some(challenge) = challenge else {
-                return Err(self.unauthorized(refused, Refusal::NoChallenge).await);
+            let Some(challenge) = challenge::choose(answer.response.headers()) else {
+                return Err(self.unauthorized(Some(answer), Refusal::NoChallenge).await);
             };
+            refused = Some(answer);
             self.access.remember(host, path, challenge.clone());
-            if proof.is_some_and(|proof| !self.access.retract(&proof)) {
+            let renewable = proof.as_ref().is_none_or(|proof| self.access.retract(proof));
+            // A proof just made was refused: only another demand is worth another one.
+            if !renewable && demand.as_ref() == Some(&challenge) {
                 break;
             }
             demand = Some(challenge);
         }
         let refusal = if *self.login == Login::Anonymous { Refusal::Required } else { Refusal::Credentials };
         Err(self.unauthorized(refused, refusal).await)
+    }
+
+    /// The proof that a challenge wants. `refused` is the answer that carried it; a challenge without one is
+    /// remembered from earlier and may be out of date, so it is forgotten when it cannot be met, and where the login
+    /// does not even fit, the host is asked again without a proof.
+    async fn prove(
+        &self,
+        challenge: &Challenge,
+        refused: &mut Option<Answer>,
+    ) -> Result<Option<Proof>, Failure> {
+        let path = self.path;
+        let reach = |realm: &Url| self.realm_reach(realm);
+        let denial = match self.access.prove(challenge, path, self.login, reach).await {
+            Ok(proof) => return Ok(Some(proof)),
+            Err(denial) => denial,
+        };
+        self.access.forget(&self.host.authority, path);
+        match denial {
+            Denial::Failure(failure) => Err(failure),
+            Denial::Refusal(_) if refused.is_none() => Ok(None),
+            Denial::Refusal(refusal) => Err(self.unauthorized(refused.take(), refusal).await),
+        }
     }
 
     /// The failure that an answer's status stands for, with the registry's own words.
@@ -145,11 +159,10 @@ impl Session<'_> {
     /// Whether an answer looks like that of a host that speaks the other scheme. A certificate that is refused is no
     /// such sign: falling back to plain HTTP then would undo the check.
     fn speaks_otherwise(&self, tls: bool, answer: &Result<Answer, Failure>) -> bool {
-        let at_host = |url: &str| {
-            let scheme = if tls { "https" } else { "http" };
-            url.strip_prefix(scheme).is_some_and(|url| url.starts_with("://"))
-                && url.contains(self.host.authority.trim_end_matches(":443"))
-        };
+        let scheme = if tls { "https" } else { "http" };
+        let own = Url::parse(&format!("{scheme}://{}/", self.host.authority)).map(|url| redacted(&url));
+        // A redirect may have led elsewhere; what fails there says nothing about this host.
+        let at_host = |url: &str| own.as_ref().is_ok_and(|own| url.starts_with(own));
         match answer {
             Err(Failure::Unreachable { url, .. }) => at_host(url),
             Err(Failure::Broken { url, .. }) => !tls && at_host(url),
@@ -200,11 +213,16 @@ impl Session<'_> {
         Ok(url)
     }
 
-    /// The token server is met like the host itself when it is on it.
-    fn realm_transport(&self, realm: &Url) -> Transport {
-        let same = super::hosts::split_port(&self.host.authority).0 == realm.host_str().unwrap_or_default();
-        let tls = if same { self.host.tls.clone() } else { self.host.tls.elsewhere() };
-        Transport { tls, dial_timeout: self.host.dial_timeout, role: Role::Document }
+    /// How a token server is met: like the host itself when it is on it.
+    fn realm_reach(&self, realm: &Url) -> (Transport, HeaderMap) {
+        let Host { authority, tls, headers, dial_timeout, .. } = self.host;
+        let same_name = split_port(authority).0 == realm.host_str().unwrap_or_default();
+        let same_origin = same_name
+            && Url::parse(&format!("{}://{authority}", realm.scheme()))
+                .is_ok_and(|host| host.origin() == realm.origin());
+        let tls = if same_name { tls.clone() } else { tls.elsewhere() };
+        let headers = if same_origin { headers.clone() } else { HeaderMap::new() };
+        (Transport { tls, dial_timeout: *dial_timeout, role: Role::Document }, headers)
     }
 }
 

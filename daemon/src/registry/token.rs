@@ -43,10 +43,15 @@ pub(super) struct Order {
 
 impl Order {
     /// Obtains the token. With a secret the `OAuth2` form is sent first; token servers that do not know it are asked
-    /// the older way, with GET.
-    pub(super) async fn fetch(self, wire: Arc<Wire>, transport: Transport) -> Result<Token, Failure> {
+    /// the older way, with GET. `own_headers` are those configured for the realm's origin.
+    pub(super) async fn fetch(
+        self,
+        wire: Arc<Wire>,
+        transport: Transport,
+        own_headers: HeaderMap,
+    ) -> Result<Token, Failure> {
         if let Some(form) = self.form() {
-            let mut headers = HeaderMap::new();
+            let mut headers = own_headers.clone();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
             let url = self.realm.clone();
             let answer = wire.send(request(Method::POST, url, headers, Some(form), &transport)).await?;
@@ -54,7 +59,7 @@ impl Order {
                 return self.read(answer).await;
             }
         }
-        let mut headers = HeaderMap::new();
+        let mut headers = own_headers;
         if let Some(value) = basic(&self.login) {
             headers.insert(AUTHORIZATION, value);
         }

@@ -10,7 +10,7 @@ use http::header::{HeaderMap, LOCATION};
 use http::{Method, StatusCode};
 use reqwest::{Client, Response, Url};
 
-use super::failure::{Failure, redacted};
+use super::failure::{Failure, innermost, redacted};
 use super::hosts::{DIAL_TIMEOUT, is_loopback};
 use super::tls::Tls;
 
@@ -116,8 +116,10 @@ impl Wire {
     pub(super) async fn send(&self, request: Request) -> Result<Answer, Failure> {
         let Request { method, url: first, headers, origin_headers, body, transport } = request;
         let mut url = first.clone();
+        let mut from_origin = true;
         for _ in 0..=REDIRECTS {
-            let from_origin = url.origin() == first.origin();
+            // Once elsewhere, always elsewhere: another host must not choose what is asked in the caller's name.
+            from_origin &= url.origin() == first.origin();
             let mut headers = headers.clone();
             if from_origin {
                 merge(&mut headers, &origin_headers);
@@ -146,14 +148,14 @@ impl Wire {
         body: Option<String>,
         transport: &Transport,
     ) -> Result<Response, Failure> {
-        let client = self
-            .client(transport, url.host_str().is_some_and(is_loopback))
-            .map_err(|error| Failure::of_transport(method, url, error))?;
+        let client = self.client(transport, url.host_str().is_some_and(is_loopback)).map_err(|error| {
+            Failure::unusable(method, url, format!("no HTTP client: {}", innermost(&error)))
+        })?;
         let mut request = client.request(method.clone(), url.clone()).headers(headers);
         if let Some(body) = body {
             request = request.body(body);
         }
-        // The library counts connecting as part of the request, so that time comes on top.
+        // The library does not tell when a connection is made, so the time for that comes on top.
         let limit = transport.dial_timeout + HEADER_TIMEOUT;
         match tokio::time::timeout(limit, request.send()).await {
             Ok(answer) => answer.map_err(|error| Failure::of_transport(method, url, error)),

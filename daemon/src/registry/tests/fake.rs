@@ -102,6 +102,7 @@ async fn receive(stream: &mut TcpStream, state: &State) -> Option<Received> {
         // The first byte of a TLS handshake.
         if bytes[0] == 0x16 {
             state.tls_attempts.fetch_add(1, Ordering::Relaxed);
+            let _ = stream.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n").await;
             return None;
         }
         let text = String::from_utf8_lossy(&bytes);

@@ -1,0 +1,190 @@
+//! Challenges, tokens and credentials.
+
+use super::*;
+
+/// A registry that wants bearer tokens of `tokens`, and the manifest and blob behind them.
+async fn bearer_registry(tokens: &Fake, blob: &'static str) -> Fake {
+    let challenge = format!(
+        r#"Bearer realm="http://{}/token?x=1",service="svc",scope="repository:a/b:pull""#,
+        tokens.authority()
+    );
+    Fake::start(move |request| match request.header("authorization") {
+        Some("Bearer canary-token") if request.path().starts_with("/v2/a/b/manifests/") => manifest(),
+        Some("Bearer canary-token") => Reply::ok(blob),
+        _ => Reply::status(401).header("www-authenticate", &challenge),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn one_token_and_one_refusal_serve_a_whole_pull() {
+    let tokens = Fake::start(|_| Reply::ok(r#"{"token":"canary-token","expires_in":300}"#)).await;
+    let fake = bearer_registry(&tokens, "layer").await;
+    let (registry, repository, login) = (registry(), repository(&fake), Credentials::anonymous());
+
+    let resolved = registry.resolve(&repository, "1", &login).await.unwrap();
+    assert_eq!(resolved.target.digest, Digest::of(MANIFEST.as_bytes()));
+    assert_eq!(resolved.target.media_type, media_type::OCI_MANIFEST);
+    assert!(resolved.body.is_none());
+    let blob = registry.open(&repository, &resolved.target, 0, &login).await.unwrap();
+    assert_eq!(read(blob).await.unwrap(), MANIFEST.as_bytes());
+    let layer = blob_of(b"layer");
+    let layers = (0..4)
+        .map(|_| async { read(registry.open(&repository, &layer, 0, &login).await.unwrap()).await.unwrap() });
+    assert!(futures_util::future::join_all(layers).await.iter().all(|bytes| bytes == b"layer"));
+
+    let asked: Vec<_> = fake.received().iter().map(Received::line).collect();
+    assert_eq!(asked.len(), 7, "{asked:?}");
+    assert_eq!(asked[..2], ["HEAD /v2/a/b/manifests/1", "HEAD /v2/a/b/manifests/1"]);
+    let received = fake.received();
+    assert_eq!(received[0].header("accept"), received[1].header("accept"));
+    assert_eq!(received[0].header("authorization"), None);
+    let asked: Vec<_> = tokens.received().iter().map(Received::line).collect();
+    assert_eq!(asked, ["GET /token?x=1&service=svc&scope=repository%3Aa%2Fb%3Apull"]);
+}
+
+#[tokio::test]
+async fn a_password_goes_by_form_first_and_by_basic_where_that_is_unknown() {
+    for form_status in [200, 400, 401, 404, 405] {
+        let tokens = Fake::start(move |request| {
+            if request.method() == "POST" && form_status != 200 {
+                return Reply::status(form_status);
+            }
+            Reply::ok(r#"{"access_token":"canary-token"}"#)
+        })
+        .await;
+        let fake = bearer_registry(&tokens, "").await;
+        registry().resolve(&repository(&fake), "1", &password()).await.unwrap();
+        let received = tokens.received();
+        assert_eq!(received[0].line(), "POST /token?x=1");
+        assert!(received[0].body.contains("client_id=drayd&grant_type=password"), "{}", received[0].body);
+        assert_eq!(received.len(), if form_status == 200 { 1 } else { 2 });
+        if let Some(get) = received.get(1) {
+            assert!(get.header("authorization").is_some_and(|value| value.starts_with("Basic ")));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_died_in_the_cache_is_replaced_within_the_call() {
+    let tokens = Fake::start(|_| Reply::ok(r#"{"token":"canary-token","expires_in":300}"#)).await;
+    let challenge = format!(r#"Bearer realm="http://{}/""#, tokens.authority());
+    let fake = Fake::start_counting(move |request, count| match (request.header("authorization"), count) {
+        (Some(_), 2) | (None, _) => Reply::status(401).header("www-authenticate", &challenge),
+        _ => manifest(),
+    })
+    .await;
+    let (registry, repository) = (registry(), repository(&fake));
+    for _ in 0..2 {
+        registry.resolve(&repository, "1", &Credentials::anonymous()).await.unwrap();
+    }
+    assert_eq!(fake.received().len(), 4);
+    assert_eq!(tokens.received().len(), 2);
+}
+
+#[tokio::test]
+async fn refused_credentials_are_unauthorized_and_shown_nowhere() {
+    for answer in [
+        r#"{"details":"canary-password is wrong"}"#,
+        r#"{"errors":[{"code":"UNAUTHORIZED","message":"canary-password"}]}"#,
+    ] {
+        let tokens = Fake::start(move |_| Reply { body: answer.into(), ..Reply::status(401) }).await;
+        let fake = bearer_registry(&tokens, "").await;
+        let error = registry().resolve(&repository(&fake), "1", &password()).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unauthorized);
+        assert!(error.to_string().contains("credentials were refused"), "{error}");
+        assert!(error.to_string().contains(&tokens.authority()), "{error}");
+        assert!(!error.is_transient());
+        assert_no_secret(&error);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_a_token_is_unauthorized() {
+    for body in ["{}", r#"{"token":""}"#, "[]", "<html>", r#"{"token":7}"#] {
+        let tokens = Fake::start(move |_| Reply::ok(body)).await;
+        let fake = bearer_registry(&tokens, "").await;
+        let error = registry().resolve(&repository(&fake), "1", &Credentials::anonymous()).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unauthorized, "{error}");
+        assert!(error.to_string().contains(&tokens.authority()), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn basic_is_answered_with_user_and_password_only() {
+    let fake = Fake::start(|request| match request.header("authorization") {
+        Some("Basic Y2FuYXJ5LXVzZXI6Y2FuYXJ5LXBhc3N3b3Jk") => manifest(),
+        _ => Reply::status(401).header("www-authenticate", r#"Basic realm="r""#),
+    })
+    .await;
+    let (registry, repository) = (registry(), repository(&fake));
+    registry.resolve(&repository, "1", &password()).await.unwrap();
+    assert_eq!(fake.received().len(), 2);
+    let token = Given { identity_token: "canary-token", ..Given::default() };
+    for (login, text) in [
+        (Credentials::anonymous(), "none were given"),
+        (Credentials::new(token).unwrap(), "user and password are required"),
+    ] {
+        let error = registry.resolve(&repository, "1", &login).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unauthorized);
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_registry_token_is_sent_as_it_is() {
+    let tokens = Fake::start(|_| Reply::status(500)).await;
+    let fake = bearer_registry(&tokens, "").await;
+    let login = Credentials::new(Given { registry_token: "canary-token", ..Given::default() }).unwrap();
+    registry().resolve(&repository(&fake), "1", &login).await.unwrap();
+    assert!(tokens.received().is_empty());
+}
+
+#[tokio::test]
+async fn credentials_never_share_a_token() {
+    let tokens = Fake::start(|request| {
+        if request.body.contains(PASSWORD) {
+            Reply::ok(r#"{"token":"canary-token"}"#)
+        } else {
+            Reply::status(401)
+        }
+    })
+    .await;
+    let fake = bearer_registry(&tokens, "").await;
+    let (registry, repository) = (registry(), repository(&fake));
+    let wrong = Credentials::new(Given { username: USER, password: "wrong", ..Given::default() });
+    let wrong = wrong.unwrap();
+    registry.resolve(&repository, "1", &password()).await.unwrap();
+    for login in [wrong, Credentials::anonymous()] {
+        let error = registry.resolve(&repository, "1", &login).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unauthorized);
+    }
+    registry.resolve(&repository, "1", &password()).await.unwrap();
+    assert_eq!(tokens.received().iter().filter(|request| request.body.contains(PASSWORD)).count(), 1);
+}
+
+#[tokio::test]
+async fn concurrent_pulls_share_one_token_request() {
+    let tokens = Fake::start(|_| Reply::ok(r#"{"token":"canary-token"}"#)).await;
+    let fake = bearer_registry(&tokens, "").await;
+    let (registry, repository, login) = (registry(), repository(&fake), password());
+    let pulls = (0..8).map(|_| registry.resolve(&repository, "1", &login));
+    assert!(futures_util::future::join_all(pulls).await.iter().all(Result::is_ok));
+    assert_eq!(tokens.received().len(), 1);
+}
+
+#[tokio::test]
+async fn a_demand_that_is_out_of_date_is_given_up() {
+    let tokens = Fake::start(|_| Reply::status(500)).await;
+    let bearer = format!(r#"Bearer realm="http://{}/""#, tokens.authority());
+    let fake = Fake::start_counting(move |_, count| match count {
+        0 => Reply::status(401).header("www-authenticate", "Basic"),
+        2 => Reply::status(401).header("www-authenticate", &bearer),
+        _ => manifest(),
+    })
+    .await;
+    let (registry, repository, login) = (registry(), repository(&fake), Credentials::anonymous());
+    for succeeds in [false, true, false, true] {
+        assert_eq!(registry.resolve(&repository, "1", &login).await.is_ok(), succeeds);
+    }
+}
