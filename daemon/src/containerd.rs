@@ -21,6 +21,7 @@ use tokio::net::UnixStream;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint, Uri};
 
+pub use containerd_client::types::Mount;
 pub use error::{Error, Kind};
 pub use leases::Lease;
 pub use snapshots::{Snapshotter, SnapshotterNameError};

@@ -11,8 +11,9 @@ use crate::containerd::{Containerd, Snapshotter};
 use crate::cri::{self, ImageEndpoint, socket};
 use crate::fetch::Fetcher;
 use crate::images::Images;
-use crate::pull::snapshotter::UnknownHandler;
-use crate::pull::{self, Node, Puller, node};
+use crate::node::snapshotter::UnknownHandler;
+use crate::node::{self, Node};
+use crate::pull::{self, Puller};
 use crate::registry::{self, Registry};
 
 /// How long calls in progress may take to end after SIGTERM: below systemd's own 90 s, after which it kills.

@@ -3,10 +3,12 @@
 //! # Layout
 //!
 //! `oci` holds the pure words; `registry` and `containerd` are the two worlds outside; `fetch` moves blobs from one
-//! to the other, `unpack` turns them into snapshots, `pull` and `images` decide, `cri` converts, `config` is the sum
-//! of every part's settings and `daemon` builds everything once. Imports only go down that list.
+//! to the other, `node` knows what this node's containerd is configured for and chooses the snapshotter, `unpack`
+//! turns blobs into snapshots, `pull` and `images` decide, `cri` converts, `config` reads the settings, `daemon`
+//! builds everything once. A house imports only houses before it in that list; a test holds that, and
 //! `docs/architecture.md` tells it at length.
 
+pub mod cause;
 pub mod cli;
 pub mod config;
 pub mod containerd;
@@ -14,6 +16,7 @@ pub mod cri;
 pub mod daemon;
 pub mod fetch;
 pub mod images;
+pub mod node;
 pub mod oci;
 pub mod pull;
 pub mod registry;

@@ -3,29 +3,27 @@
 //! rest.
 
 pub mod call;
-pub mod cri_config;
 pub mod error;
 pub mod inflight;
 mod lease;
-pub mod node;
 pub mod plan;
 mod publish;
 mod record;
 pub mod request;
 mod resolve;
-pub mod snapshotter;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use call::Outcome;
 pub use error::Error;
-pub use node::Node;
 pub use request::Request;
 
 use crate::containerd::leases::Collect;
 use crate::containerd::{Containerd, Lease};
 use crate::fetch::{Fetcher, Meter, Source};
+use crate::node::Node;
+use crate::node::snapshotter::Choice;
 use crate::oci::Platform;
 use crate::registry::Repository;
 use crate::unpack::{Context, Unpacker};
@@ -33,7 +31,6 @@ use call::{Call, Tally};
 use inflight::{Inflight, Key, Role};
 use lease::Leases;
 use plan::Plan;
-use snapshotter::Choice;
 
 /// Settings of a pull.
 #[derive(Clone, Debug)]
@@ -102,7 +99,7 @@ impl Puller {
         call.chosen(&choice);
         let key = Key {
             reference: request.reference.to_string(),
-            snapshotter: choice.target.snapshotter.clone(),
+            snapshotter: choice.snapshotter.name.clone(),
             credentials: request.credentials.clone(),
         };
         let puller = Arc::clone(self);
@@ -143,7 +140,7 @@ impl Puller {
         lease: &Lease,
         meter: &Arc<Meter>,
     ) -> Result<Outcome, Error> {
-        let (reference, target) = (&request.reference, &choice.target);
+        let (reference, snapshotter) = (&request.reference, &choice.snapshotter);
         let repository = Repository { domain: reference.domain().into(), path: reference.path().into() };
         let source = Source { repository, credentials: request.credentials.clone() };
         let context = Context { containerd: self.containerd.under(lease), source, meter: Arc::clone(meter) };
@@ -152,11 +149,12 @@ impl Puller {
             resolve::resolve(&self.fetcher, &context, request, &self.platform, self.config.keep_layers)
                 .await?;
         let plan = Plan::new(reference, &resolved)?;
-        let layers = self.unpacker.unpack(&context, target, &plan.layers).await.map_err(Error::Unpack)?;
-        record::record(&context, request, &resolved, &plan, &target.snapshotter).await?;
+        let layers =
+            self.unpacker.unpack(&context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
+        record::record(&context, request, &resolved, &plan, &snapshotter.name).await?;
         publish::publish(&self.containerd, reference, &plan.image_id).await?;
 
-        let tally = Tally::new(&resolved, &plan, &layers, target.remote_capable);
+        let tally = Tally::new(&resolved, &plan, &layers, snapshotter.remote_capable);
         Ok(Outcome { image_id: plan.image_id, tally })
     }
 }

@@ -8,10 +8,9 @@ mod snapshot_key;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use containerd_client::types::Mount;
-
+use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::snapshots::{Prepared, Snapshots};
-use crate::containerd::{self, Containerd, Snapshotter, labels};
+use crate::containerd::{self, Containerd, Mount, Snapshotter, labels};
 use crate::fetch::{self, Fetched, Fetcher, Meter, Source, Turns};
 use crate::oci::{ChainId, Descriptor, DiffId};
 use prefetch::Prefetch;
@@ -32,15 +31,6 @@ pub struct Layer {
     pub parent: Option<ChainId>,
     /// Labels for prepare and commit.
     pub labels: HashMap<String, String>,
-}
-
-/// Where layers are unpacked into.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The snapshotter.
-    pub snapshotter: Snapshotter,
-    /// Whether it may take over layers, so that none may be fetched before it was asked.
-    pub remote_capable: bool,
 }
 
 /// What became of a layer.
@@ -121,20 +111,20 @@ impl Unpacker {
     pub async fn unpack(
         &self,
         context: &Context,
-        target: &Target,
+        snapshotter: &LoadedSnapshotter,
         layers: &[Layer],
     ) -> Result<Vec<LayerOutcome>, Error> {
         let mut prefetch = Prefetch::new(&self.fetcher, context, layers);
         let mut outcomes = Vec::with_capacity(layers.len());
         for (index, layer) in layers.iter().enumerate() {
-            let _turn = self.turns.take((target.snapshotter.clone(), layer.chain_id.clone())).await;
-            let step = Step::new(context, target, layer);
+            let _turn = self.turns.take((snapshotter.name.clone(), layer.chain_id.clone())).await;
+            let step = Step::new(context, snapshotter, layer);
             let outcome = match step.prepare().await? {
                 None => LayerOutcome::Exists,
                 Some(active) => {
                     // A local snapshotter that lacks this layer lacks all above it: they can come at once. A remote
                     // one must be asked about each first, or it would never load anything lazily.
-                    let ahead = if target.remote_capable { index + 1 } else { layers.len() };
+                    let ahead = if snapshotter.remote_capable { index + 1 } else { layers.len() };
                     prefetch.start(index..ahead);
                     step.fill(active, prefetch.take(index)).await?
                 }
@@ -154,15 +144,15 @@ struct Active {
 /// The work on one layer.
 struct Step<'a> {
     context: &'a Context,
-    target: &'a Target,
+    snapshotter: &'a LoadedSnapshotter,
     layer: &'a Layer,
     snapshots: Snapshots,
 }
 
 impl<'a> Step<'a> {
-    fn new(context: &'a Context, target: &'a Target, layer: &'a Layer) -> Self {
-        let snapshots = context.containerd.snapshots(&target.snapshotter);
-        Self { context, target, layer, snapshots }
+    fn new(context: &'a Context, snapshotter: &'a LoadedSnapshotter, layer: &'a Layer) -> Self {
+        let snapshots = context.containerd.snapshots(&snapshotter.name);
+        Self { context, snapshotter, layer, snapshots }
     }
 
     /// Asks the snapshotter for the layer; `None` if it has it. Always a prepare, never a stat alone: only a prepare
@@ -182,7 +172,7 @@ impl<'a> Step<'a> {
             }
         }
         Err(Error::Vanished {
-            snapshotter: self.target.snapshotter.clone(),
+            snapshotter: self.snapshotter.name.clone(),
             chain_id: self.layer.chain_id.clone(),
         })
     }
@@ -229,7 +219,7 @@ impl<'a> Step<'a> {
     }
 
     fn failed(&self, source: containerd::Error) -> Error {
-        let (layer, snapshotter) = (self.layer.blob.digest.to_string(), self.target.snapshotter.clone());
+        let (layer, snapshotter) = (self.layer.blob.digest.to_string(), self.snapshotter.name.clone());
         Error::Containerd { layer, snapshotter, source }
     }
 }

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use drayd_proto::cri;
 
 use crate::images::ImageName;
+use crate::node::snapshotter::WantedHandler;
 use crate::oci::Reference;
 use crate::oci::reference::ReferenceError;
 use crate::pull::Request;
-use crate::pull::request::{Pod, WantedHandler};
+use crate::pull::request::Pod;
 use crate::registry::{Credentials, CredentialsError, Given};
 
 /// Names the runtime handler of the pod that an image is for; set by kata and others, read by containerd from 1.7 on.

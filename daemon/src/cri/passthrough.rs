@@ -2,10 +2,11 @@
 //! and not held back.
 
 use http::{Request, Response};
-use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::Channel;
 use tower::{Service as _, ServiceExt as _};
+
+use super::status;
 
 /// Hands one call through. With containerd away the caller hears so at once.
 pub(super) async fn pass(mut containerd: Channel, request: Request<Body>) -> Response<Body> {
@@ -13,11 +14,5 @@ pub(super) async fn pass(mut containerd: Channel, request: Request<Body>) -> Res
         Ok(ready) => ready.call(request).await,
         Err(error) => Err(error),
     };
-    passed.unwrap_or_else(|error| {
-        let mut cause: &dyn std::error::Error = &error;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
-        Status::unavailable(format!("containerd does not answer: {cause}")).into_http()
-    })
+    passed.unwrap_or_else(|error| status::of_passthrough(&error).into_http())
 }

@@ -11,13 +11,12 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService as _;
 use tower::{Service as _, service_fn};
 
 use super::service::ImageEndpoint;
-use super::{deadline, passthrough};
+use super::{deadline, passthrough, status};
 use crate::containerd::{Containerd, MAX_MESSAGE};
 
 /// After a failed accept, which mostly means that descriptors ran out: a loop without it would burn a core.
@@ -89,6 +88,6 @@ async fn answer(
     let Some(limit) = limit else { return call.await };
     match tokio::time::timeout(limit, call).await {
         Ok(answered) => answered,
-        Err(_) => Ok(Status::deadline_exceeded("the caller's deadline passed").into_http()),
+        Err(_) => Ok(status::deadline_passed().into_http()),
     }
 }

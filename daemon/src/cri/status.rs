@@ -3,9 +3,9 @@
 use tonic::{Code, Status};
 
 use super::convert::ConvertError;
+use crate::cause::chain;
+use crate::node::snapshotter::ChoiceError;
 use crate::pull::Error as PullError;
-use crate::pull::error::chain;
-use crate::pull::snapshotter::ChoiceError;
 use crate::{containerd, fetch, images, registry, unpack};
 
 /// Longest message sent: it travels in a header, and clients refuse large ones (grpc-go: 16 KiB for all headers).
@@ -30,6 +30,16 @@ pub fn of_images(error: &images::Error) -> Status {
         images::Error::NoRoot(_) => Code::FailedPrecondition,
     };
     Status::new(code, bounded(chain(error)))
+}
+
+/// A foreign call that could not be handed to containerd.
+pub fn of_passthrough(error: &tonic::transport::Error) -> Status {
+    Status::unavailable(bounded(format!("containerd does not answer: {}", chain(error))))
+}
+
+/// A call whose caller's deadline passed.
+pub fn deadline_passed() -> Status {
+    Status::deadline_exceeded("the caller's deadline passed; what was fetched so far is kept for a retry")
 }
 
 fn pull_code(error: &PullError) -> Code {

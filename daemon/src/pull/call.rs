@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::error::{Error, chain};
+use super::error::Error;
 use super::inflight::Role;
 use super::plan::Plan;
 use super::request::Request;
 use super::resolve::Resolved;
-use super::snapshotter::{Choice, Reason};
+use crate::cause::chain;
 use crate::fetch::Fetched;
+use crate::node::snapshotter::{Choice, Reason};
 use crate::oci::Digest;
 use crate::unpack::LayerOutcome;
 
@@ -84,7 +85,7 @@ impl Call {
     }
 
     pub(super) fn chosen(&mut self, choice: &Choice) {
-        self.snapshotter = choice.target.snapshotter.to_string();
+        self.snapshotter = choice.snapshotter.name.to_string();
         let (reference, snapshotter) = (&self.reference, &self.snapshotter);
         if choice.reason == Reason::UnknownAllowed {
             tracing::warn!(

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::node::NodeError;
 use super::plan::PlanError;
-use super::snapshotter::ChoiceError;
+use crate::node::NodeError;
+use crate::node::snapshotter::ChoiceError;
 use crate::oci::Digest;
 use crate::oci::document::DocumentError;
 use crate::oci::platform::NoPlatform;
@@ -112,16 +112,4 @@ impl Error {
             | Self::Unpack(_) => false,
         }
     }
-}
-
-/// The error and its causes in one line.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }

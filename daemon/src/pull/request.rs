@@ -1,5 +1,6 @@
 //! What a caller asks for, with every text already parsed.
 
+use crate::node::snapshotter::WantedHandler;
 use crate::oci::Reference;
 use crate::registry::Credentials;
 
@@ -14,17 +15,6 @@ pub struct Request {
     pub credentials: Credentials,
     /// The pod that waits, for the log.
     pub pod: Option<Pod>,
-}
-
-/// The runtime handler of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WantedHandler {
-    /// The request names none.
-    None,
-    /// `ImageSpec.runtime_handler`.
-    Spec(String),
-    /// Sandbox annotation `io.containerd.cri.runtime-handler`; empty means the default runtime, as in containerd 1.7.
-    Annotation(String),
 }
 
 /// The pod that a request comes from.

@@ -1,6 +1,9 @@
 //! What the containerd of this node is configured for, read when it comes up and again whenever it comes back, so that
 //! drayd may start before it and outlive its restarts.
 
+pub mod cri_config;
+pub mod snapshotter;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,11 +11,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::cri_config::CriConfig;
-use super::error::chain;
-use super::snapshotter::{Table, UnknownHandler};
+use crate::cause::chain;
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::{Containerd, Error, Kind, Snapshotter};
+
+use cri_config::CriConfig;
+use snapshotter::{Table, UnknownHandler};
 
 /// How long a pull waits for a containerd that is starting; kubelet retries after that.
 const PATIENCE: Duration = Duration::from_secs(5);

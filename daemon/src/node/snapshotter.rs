@@ -8,10 +8,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-use super::request::WantedHandler;
 use crate::containerd::Snapshotter;
 use crate::containerd::introspection::LoadedSnapshotter;
-use crate::unpack::Target;
+
+/// The runtime handler of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WantedHandler {
+    /// The request names none.
+    None,
+    /// `ImageSpec.runtime_handler`.
+    Spec(String),
+    /// Sandbox annotation `io.containerd.cri.runtime-handler`; empty means the default runtime, as in containerd 1.7.
+    Annotation(String),
+}
 
 /// What to do with a runtime handler that nobody configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +52,7 @@ pub struct Table {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Where to unpack.
-    pub target: Target,
+    pub snapshotter: LoadedSnapshotter,
     /// The handler that decided; empty if the request named none.
     pub handler: String,
     /// Why this one.
@@ -108,8 +117,7 @@ impl Table {
             let loaded = list(self.loaded.iter().map(|loaded| loaded.name.as_str()));
             return Err(ChoiceError::NotLoaded { snapshotter: snapshotter.clone(), reason, loaded });
         };
-        let target = Target { snapshotter: snapshotter.clone(), remote_capable: loaded.remote_capable };
-        Ok(Choice { target, handler: handler.into(), reason })
+        Ok(Choice { snapshotter: loaded.clone(), handler: handler.into(), reason })
     }
 
     fn of_handler(&self, handler: &str) -> Result<(&Snapshotter, Reason), ChoiceError> {
@@ -193,7 +201,7 @@ mod tests {
             (Annotation("plain".into()), "overlayfs", Reason::RuntimeWithout),
         ] {
             let choice = table().choose(&wanted).expect("a choice");
-            assert_eq!((choice.target.snapshotter, choice.reason), (name(snapshotter), reason), "{wanted:?}");
+            assert_eq!((choice.snapshotter.name, choice.reason), (name(snapshotter), reason), "{wanted:?}");
         }
     }
 
@@ -202,16 +210,16 @@ mod tests {
         let mut table = table();
         table.runtimes.insert("runc".into(), Some(name("native")));
         let choice = table.choose(&WantedHandler::Annotation(String::new())).expect("a choice");
-        assert_eq!((choice.target.snapshotter, choice.handler.as_str()), (name("native"), "runc"));
+        assert_eq!((choice.snapshotter.name, choice.handler.as_str()), (name("native"), "runc"));
         let choice = table.choose(&WantedHandler::None).expect("a choice");
-        assert_eq!(choice.target.snapshotter, name("overlayfs"));
+        assert_eq!(choice.snapshotter.name, name("overlayfs"));
     }
 
     #[test]
     fn only_a_snapshotter_behind_a_proxy_is_remote_capable() {
         let remote = |handler: &str| {
             let choice = table().choose(&WantedHandler::Annotation(handler.into()));
-            choice.expect("a choice").target.remote_capable
+            choice.expect("a choice").snapshotter.remote_capable
         };
         assert!(remote("kata"));
         assert!(!remote("copy"));
@@ -226,7 +234,7 @@ mod tests {
         assert!(error.contains("copy, kata, lost, plain, runc"), "{error}");
         table.unknown = UnknownHandler::Default;
         let choice = table.choose(&wanted).expect("a choice");
-        assert_eq!((choice.target.snapshotter, choice.reason), (name("overlayfs"), Reason::UnknownAllowed));
+        assert_eq!((choice.snapshotter.name, choice.reason), (name("overlayfs"), Reason::UnknownAllowed));
     }
 
     #[test]

@@ -1,0 +1,209 @@
+//! Holds the table of who may know whom in drayd's sources (`docs/architecture.md`): imports only go down, and each
+//! foreign world has one house that speaks its language.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The houses, lowest first, each with those that it may import.
+const HOUSES: &[(&str, &[&str])] = &[
+    ("cause", &[]),
+    ("oci", &[]),
+    ("registry", &["oci"]),
+    ("containerd", &["oci"]),
+    ("fetch", &["oci", "registry", "containerd"]),
+    ("node", &["cause", "containerd"]),
+    ("unpack", &["oci", "containerd", "fetch"]),
+    ("pull", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack"]),
+    ("images", &["oci", "containerd", "node"]),
+    ("cri", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack", "pull", "images"]),
+    ("config", &["cri"]),
+    ("telemetry", &["config"]),
+    (
+        "daemon",
+        &["oci", "registry", "containerd", "fetch", "node", "unpack", "pull", "images", "cri", "config"],
+    ),
+    ("cli", &["config", "telemetry", "daemon"]),
+];
+
+/// Crates that only some houses may use.
+const FOREIGN: &[(&str, &[&str])] = &[
+    ("containerd_client", &["containerd"]),
+    ("tonic", &["containerd", "cri"]),
+    ("drayd_proto", &["containerd", "cri"]),
+    ("reqwest", &["registry"]),
+    ("hyper", &["cri"]),
+    ("hyper_util", &["containerd", "cri"]),
+    ("schemars", &["config"]),
+    ("tracing_subscriber", &["telemetry"]),
+    ("clap", &["cli"]),
+    ("sd_notify", &["daemon"]),
+    ("anyhow", &["daemon", "cli"]),
+];
+
+/// Files that may make a gRPC status, and the one that may read containerd's.
+const STATUS: &[&str] = &["containerd/error.rs", "cri/status.rs"];
+
+struct Source {
+    /// Path below `daemon/src`.
+    path: PathBuf,
+    /// The text without comments and without the tests at its end.
+    text: String,
+}
+
+impl Source {
+    fn house(&self) -> String {
+        let first = self.path.iter().next().unwrap_or_default().to_string_lossy();
+        first.trim_end_matches(".rs").to_owned()
+    }
+
+    /// Names that follow `prefix` in the text, as `oci` in `crate::oci::Digest` or in `crate::{oci, fetch}`.
+    fn names_after(&self, prefix: &str) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        for (at, _) in self.text.match_indices(prefix) {
+            let rest = &self.text[at + prefix.len()..];
+            match rest.strip_prefix('{') {
+                Some(list) => names.extend(top_level(list).iter().map(|item| word(item))),
+                None => {
+                    names.insert(word(rest));
+                }
+            }
+        }
+        names
+    }
+
+    fn uses(&self, name: &str) -> bool {
+        self.text.match_indices(name).any(|(at, _)| {
+            let before = self.text[..at].chars().next_back();
+            let starts = before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':');
+            starts && self.text[at + name.len()..].starts_with("::")
+        })
+    }
+}
+
+fn word(text: &str) -> String {
+    text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+}
+
+/// The items of a brace list whose opening brace is already taken off, split at its own commas.
+fn top_level(list: &str) -> Vec<String> {
+    let (mut items, mut depth) = (vec![String::new()], 0);
+    for c in list.chars() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => items.push(String::new()),
+            _ => {}
+        }
+        if c != ',' || depth > 0 {
+            items.last_mut().expect("it starts with one").push(c);
+        }
+    }
+    items
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../daemon/src");
+    let mut sources = Vec::new();
+    let mut open = vec![root.clone()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory).expect("the sources are there") {
+            let path = entry.expect("a directory entry").path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") && !path.ends_with("tests.rs") {
+                let text = fs::read_to_string(&path).expect("a source file");
+                let own = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+                let lines = own.lines().map(|line| line.split("//").next().unwrap_or_default());
+                let text = lines.collect::<Vec<_>>().join("\n");
+                let path = path.strip_prefix(&root).expect("it is below the root").to_owned();
+                sources.push(Source { path, text });
+            }
+        }
+    }
+    // A test that reads nothing proves nothing.
+    assert!(sources.len() > 50, "only {} sources found", sources.len());
+    sources
+}
+
+#[test]
+fn imports_only_go_down() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let house = source.house();
+        if matches!(house.as_str(), "lib" | "main") {
+            continue;
+        }
+        let Some((_, allowed)) = HOUSES.iter().find(|(name, _)| *name == house) else {
+            wrong.push(format!("{} is in no house: add it to the table and to docs", source.path.display()));
+            continue;
+        };
+        for name in source.names_after("crate::") {
+            if name != house && name != "self" && !allowed.contains(&name.as_str()) {
+                wrong.push(format!("{}: {house} may not know {name}", source.path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_table_itself_only_goes_down() {
+    for (at, (house, allowed)) in HOUSES.iter().enumerate() {
+        for name in *allowed {
+            let below = HOUSES[..at].iter().any(|(lower, _)| lower == name);
+            assert!(below, "{house} imports {name}, which is not below it");
+        }
+    }
+}
+
+#[test]
+fn each_foreign_world_is_spoken_to_from_its_own_house() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let house = source.house();
+        for (name, allowed) in FOREIGN {
+            if source.uses(name) && !allowed.contains(&house.as_str()) {
+                wrong.push(format!("{}: {house} may not use {name}", source.path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_grpc_status_is_read_and_made_in_one_file_each() {
+    let makes = [
+        "Status::new(",
+        "Status::invalid_argument(",
+        "Status::not_found(",
+        "Status::unavailable(",
+        "Status::internal(",
+        "Status::unknown(",
+        "Status::deadline_exceeded(",
+        "Status::cancelled(",
+        ".code()",
+        "Code::",
+    ];
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let path = source.path.to_string_lossy();
+        if STATUS.contains(&path.as_ref()) || !["containerd", "cri"].contains(&source.house().as_str()) {
+            continue;
+        }
+        wrong.extend(
+            makes.iter().filter(|make| source.text.contains(**make)).map(|make| format!("{path}: {make}")),
+        );
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_file_says_what_it_owns() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../daemon/src");
+    for source in sources() {
+        let text = fs::read_to_string(root.join(&source.path)).expect("a source file");
+        assert!(text.starts_with("//!"), "{} does not open with //!", source.path.display());
+    }
+}
