@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help install peers build fmt lint unit suites test testbed-up testbed-down run clean
 
-# Release line of the containerd that testbed-up and run start.
+# Release line of the containerd that testbed-up and run start: 1.6, 1.7 or 2.1.
 RELEASE ?= 1.7
 # Where the peers and the test images are kept between runs.
 export DRAYD_TEST_CACHE ?= /var/cache/drayd-test
@@ -41,8 +41,8 @@ testbed-up: install peers build ## Start a bed that stays, RELEASE=1.6, 1.7 or 2
 testbed-down: ## End the bed that stays
 	cargo run --quiet --package drayd-tests --bin testbed -- down
 
-run: install peers build ## Start a bed with drayd in front of it
-	tests/testbed/run.sh
+run: install peers build ## Pull an image through drayd on a fresh bed and show what happened, IMAGE=ref for another
+	@cargo run --quiet --package drayd-tests --bin testbed -- run --release $(RELEASE) $(IMAGE)
 
 clean: ## Remove what was built, and the peers and images of the tests
 	cargo clean

@@ -1,4 +1,7 @@
-//! `testbed up [--release 1.7]`, `testbed status`, `testbed down`: a bed that stays, for trying things by hand.
+//! `testbed up [--release 1.7]`, `testbed status`, `testbed down`: a bed that stays, for trying things by hand; and
+//! `testbed run [--release 1.7] [IMAGE]`, which shows the main job once.
+
+mod run;
 
 use std::fs;
 use std::process::ExitCode;
@@ -13,7 +16,8 @@ const ID: &str = "hand";
 /// What `up` printed, for `status`.
 const SUMMARY: &str = "summary";
 
-const USAGE: &str = "usage: testbed up [--release 1.6|1.7|2.1]\n       testbed status\n       testbed down";
+const USAGE: &str = "usage: testbed up [--release 1.6|1.7|2.1]\n       testbed status\n       testbed down\n       \
+                     testbed run [--release 1.6|1.7|2.1] [IMAGE]";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -25,12 +29,18 @@ async fn main() -> ExitCode {
             Ok(release) => up(release).await,
             Err(error) => Err(error),
         },
+        ["run", rest @ ..] => match rest {
+            [] => run::run(Release::V1_7, None).await,
+            ["--release", release, image @ ..] if image.len() <= 1 => match release.parse() {
+                Ok(release) => run::run(release, image.first().copied()).await,
+                Err(error) => Err(error),
+            },
+            [image] => run::run(Release::V1_7, Some(image)).await,
+            _ => return usage(),
+        },
         ["status"] => status(),
         ["down"] => down(),
-        _ => {
-            eprintln!("{USAGE}");
-            return ExitCode::from(2);
-        }
+        _ => return usage(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -39,6 +49,11 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
 }
 
 async fn up(release: Release) -> Result<()> {
