@@ -7,6 +7,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
+use oci_spec::image::{Arch, Os};
+
 use super::descriptor::Descriptor;
 use super::excerpt::excerpt;
 use super::media_type::{self, Kind};
@@ -54,24 +56,16 @@ const MAX_OFFERED: usize = 32;
 impl Platform {
     /// The platform this program was built for and so runs on.
     pub fn host() -> Self {
-        let os = match std::env::consts::OS {
-            "macos" => "darwin",
-            os => os,
-        };
-        let (architecture, variant) = match std::env::consts::ARCH {
-            "x86_64" => ("amd64", None),
-            "x86" => ("386", None),
-            "aarch64" => ("arm64", Some("v8")),
+        let architecture = Arch::default();
+        let variant = match architecture {
+            Arch::ARM64 => Some("v8"),
             // Kubernetes publishes node components for arm from v7 on.
-            "arm" => ("arm", Some("v7")),
-            "powerpc64" if cfg!(target_endian = "little") => ("ppc64le", None),
-            "powerpc64" => ("ppc64", None),
-            "loongarch64" => ("loong64", None),
-            architecture => (architecture, None),
+            Arch::ARM => Some("v7"),
+            _ => None,
         };
         Self {
-            os: os.to_owned(),
-            architecture: architecture.to_owned(),
+            os: Os::default().to_string(),
+            architecture: architecture.to_string(),
             variant: variant.map(str::to_owned),
             os_version: None,
             os_features: Vec::new(),

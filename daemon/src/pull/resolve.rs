@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::Error;
 use super::request::Request;
 use crate::containerd::labels;
@@ -12,6 +14,7 @@ use crate::oci::document::{Config, Document, Index, Manifest};
 use crate::oci::media_type::Kind;
 use crate::oci::platform::{self, Platform};
 use crate::oci::{Descriptor, Digest, IndexEntry};
+use crate::registry;
 use crate::unpack::Context;
 
 /// Indexes in indexes: one level is in use (an index of variants); more is a mistake or an attack.
@@ -48,8 +51,8 @@ pub(super) async fn resolve(
         let registry = fetcher.registry();
         registry.resolve(&source.repository, request.reference.object(), &source.credentials).await
     };
-    let target = answer.map_err(Error::Resolve)?.target;
-    let mut walk = Walk { fetcher, context, documents: Vec::new() };
+    let registry::Resolved { target, body, .. } = answer.map_err(Error::Resolve)?;
+    let mut walk = Walk { fetcher, context, given: body, documents: Vec::new() };
     let (manifest_descriptor, manifest) = walk.manifest(target.clone(), platform, keep_layers).await?;
     let config = walk.config(&manifest.config).await?;
     Ok(Resolved {
@@ -65,6 +68,8 @@ pub(super) async fn resolve(
 struct Walk<'a> {
     fetcher: &'a Arc<Fetcher>,
     context: &'a Context,
+    /// The target's bytes, if resolving had to read them: taken instead of asking again.
+    given: Option<Bytes>,
     documents: Vec<(Descriptor, Fetched)>,
 }
 
@@ -110,6 +115,10 @@ impl Walk<'_> {
     }
 
     async fn load(&mut self, what: &'static str, descriptor: &Descriptor) -> Result<Vec<u8>, Error> {
+        if let Some(bytes) = self.given.take() {
+            self.documents.push((descriptor.clone(), Fetched::Transferred(bytes.len() as u64)));
+            return Ok(bytes.into());
+        }
         let Context { containerd, source, meter } = self.context;
         let loaded = self.fetcher.load(containerd, source, descriptor, meter).await;
         let document = loaded.map_err(|source| Error::Document { what, source })?;
