@@ -1,7 +1,7 @@
 # Every step of working on drayd. Each target can be called on its own and brings what it needs first.
 
 .DEFAULT_GOAL := help
-.PHONY: help install peers build fmt lint unit suites test testbed-up testbed-down run clean
+.PHONY: help install peers build fmt lint unit suites test testbed-up testbed-down run memory clean
 
 # Release line of the containerd that testbed-up and run start: 1.6, 1.7 or 2.1.
 RELEASE ?= 1.7
@@ -43,6 +43,10 @@ testbed-down: ## End the bed that stays
 
 run: install peers build ## Pull an image through drayd on a fresh bed and show what happened, IMAGE=ref for another
 	@cargo run --quiet --package drayd-tests --bin testbed -- run --release $(RELEASE) $(IMAGE)
+
+memory: install peers ## Measure what a 700 MB layer costs drayd in memory (optimised build)
+	cargo build --release --package drayd
+	@DRAYD_BIN="$$(pwd)/$${CARGO_TARGET_DIR:-target}/release/drayd" cargo run --quiet --package drayd-tests --bin testbed -- memory $(RELEASE)
 
 clean: ## Remove what was built, and the peers and images of the tests
 	cargo clean

@@ -1,6 +1,7 @@
 //! `testbed up [--release 1.7]`, `testbed status`, `testbed down`: a bed that stays, for trying things by hand; and
-//! `testbed run [--release 1.7] [IMAGE]`, which shows the main job once.
+//! `testbed run [--release 1.7] [IMAGE]`, which shows the main job once; and `testbed memory RELEASE`, which measures.
 
+mod memory;
 mod run;
 
 use std::fs;
@@ -17,7 +18,7 @@ const ID: &str = "hand";
 const SUMMARY: &str = "summary";
 
 const USAGE: &str = "usage: testbed up [--release 1.6|1.7|2.1]\n       testbed status\n       testbed down\n       \
-                     testbed run [--release 1.6|1.7|2.1] [IMAGE]";
+                     testbed run [--release 1.6|1.7|2.1] [IMAGE]\n       testbed memory 1.6|1.7|2.1";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -37,6 +38,10 @@ async fn main() -> ExitCode {
             },
             [image] => run::run(Release::V1_7, Some(image)).await,
             _ => return usage(),
+        },
+        ["memory", release] => match release.parse() {
+            Ok(release) => memory::measure(release).await,
+            Err(error) => Err(error),
         },
         ["status"] => status(),
         ["down"] => down(),

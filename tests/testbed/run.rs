@@ -10,6 +10,8 @@ use drayd_tests::peers::Release;
 use drayd_tests::place::Place;
 use serde_json::Value;
 
+use crate::memory;
+
 /// Not the bed that `up` leaves, so that both can be there at once.
 const ID: &str = "run";
 
@@ -24,7 +26,11 @@ pub(crate) async fn run(release: Release, image: Option<&str>) -> Result<()> {
     let told = if release.maps_handlers() { "" } else { HANDLERS };
     let drayd = Drayd::start(&bed.containerd.socket(), told)?;
     println!("containerd  {release}, with the nydus-snapshotter in front of its snapshots (proxy driver)");
-    println!("drayd       {} (CRI), {} bytes resident", drayd.socket().display(), resident(drayd.pid())?);
+    println!(
+        "drayd       {} (CRI), {} KiB resident",
+        drayd.socket().display(),
+        memory::read(drayd.pid(), "VmRSS:")?
+    );
 
     let given = image.map(str::to_owned);
     let reference = given.clone().unwrap_or_else(|| bed.images.busybox.reference(bed.registry.address()));
@@ -59,13 +65,4 @@ async fn pull(drayd: &Drayd, n: u32, reference: &str, handler: Option<&str>) -> 
     );
     println!("  image id    {id}");
     Ok(id)
-}
-
-/// Resident memory of a process in bytes.
-fn resident(pid: u32) -> Result<u64> {
-    let file = format!("/proc/{pid}/status");
-    let status = std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is not a number")?;
-    Ok(kib * 1024)
 }
