@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 pub use document::Document;
 pub use meter::Meter;
@@ -133,12 +133,10 @@ impl Fetcher {
         meter: &Meter,
     ) -> Result<Fetched, Error> {
         let _turn = self.turns.take(blob.digest.clone()).await;
-        let Some(ingest) = open(containerd, blob).await? else {
+        let Some((ingest, _slot)) = self.open_with_slot(containerd, blob).await? else {
             note_source(containerd, source, blob).await?;
             return Ok(Fetched::Present);
         };
-        // After the turn, so that whoever waits for another's transfer holds no slot meanwhile.
-        let _slot = self.slots.acquire().await;
         let from = ingest.offset();
         if let Some(bytes) = self.transfer(containerd, source, blob, ingest, meter).await? {
             return Ok(Fetched::Transferred(bytes));
@@ -152,6 +150,23 @@ impl Fetcher {
             },
             None => Err(corrupt(source, blob)),
         }
+    }
+
+    /// The blob's ingest and a download slot, or `None` if the blob is present. Whether it is present is asked before
+    /// a slot is waited for, so that images whose blobs are all there never wait behind downloads; and no ingest is
+    /// held open while waiting, since it keeps other clients of containerd from the blob.
+    async fn open_with_slot(
+        &self,
+        containerd: &Containerd,
+        blob: &Descriptor,
+    ) -> Result<Option<(Box<Ingest>, SemaphorePermit<'_>)>, Error> {
+        let Some(ingest) = open(containerd, blob).await? else { return Ok(None) };
+        if let Ok(slot) = self.slots.try_acquire() {
+            return Ok(Some((ingest, slot)));
+        }
+        drop(ingest);
+        let slot = self.slots.acquire().await.expect("the slots are never closed");
+        Ok(open(containerd, blob).await?.map(|ingest| (ingest, slot)))
     }
 
     /// Fills the ingest and commits it; returns the bytes that came over the wire, or `None` if the digest did not

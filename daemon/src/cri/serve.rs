@@ -11,6 +11,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 use tonic::server::NamedService as _;
 use tower::{Service as _, service_fn};
@@ -22,10 +23,14 @@ use crate::containerd::{Containerd, MAX_MESSAGE};
 /// After a failed accept, which mostly means that descriptors ran out: a loop without it would burn a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// For answers to leave after the last call has ended; a local client takes them in at once.
+const FLUSH: Duration = Duration::from_millis(200);
+
 type ImageServer = ImageServiceServer<ImageEndpoint>;
 
-/// Serves connections of `listener` until `stop` resolves, then lets calls in progress end for up to `patience`.
-/// What is still running after that is dropped, which ends its pulls.
+/// Serves connections of `listener` until `stop` resolves, then lets calls of `ImageService` that are in progress end
+/// for up to `patience`. What is still running after that is dropped, which ends its pulls. Calls that are handed
+/// through are not waited for: a client may hold an event stream open for ever, and connects again.
 pub async fn serve(
     listener: UnixListener,
     endpoint: ImageEndpoint,
@@ -36,7 +41,7 @@ pub async fn serve(
     let server = ImageServer::new(endpoint)
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
-    let graceful = GracefulShutdown::new();
+    let (graceful, calls) = (GracefulShutdown::new(), TaskTracker::new());
     let mut connections = JoinSet::new();
     let mut stop = std::pin::pin!(stop);
     loop {
@@ -54,9 +59,17 @@ pub async fn serve(
                 continue;
             }
         };
-        let (server, containerd) = (server.clone(), containerd.clone());
+        let (server, containerd, calls) = (server.clone(), containerd.clone(), calls.clone());
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-            answer(server.clone(), containerd.clone(), request.map(Body::new))
+            let request = request.map(Body::new);
+            let ours = is_image_service(&request);
+            let call = answer(ours, server.clone(), containerd.clone(), request);
+            let running = ours.then(|| calls.token());
+            async move {
+                let answered = call.await;
+                drop(running);
+                answered
+            }
         });
         let http = auto::Builder::new(TokioExecutor::new()).http2_only();
         let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
@@ -68,19 +81,34 @@ pub async fn serve(
         });
     }
     drop(listener);
-    if tokio::time::timeout(patience, graceful.shutdown()).await.is_err() {
-        tracing::warn!("calls are still running after {} s and are ended now", patience.as_secs());
+    calls.close();
+    let ended = async {
+        calls.wait().await;
+        // The last answers are still to be written.
+        tokio::time::sleep(FLUSH).await;
+    };
+    tokio::select! {
+        () = graceful.shutdown() => {}
+        () = ended => {}
+        () = tokio::time::sleep(patience) => {
+            tracing::warn!("calls are still running after {} s and are ended now", patience.as_secs());
+        }
     }
     connections.shutdown().await;
 }
 
+fn is_image_service(request: &Request<Body>) -> bool {
+    let path = request.uri().path().strip_prefix('/').unwrap_or_default();
+    path.strip_prefix(ImageServer::NAME).is_some_and(|method| method.starts_with('/'))
+}
+
 async fn answer(
+    ours: bool,
     mut server: ImageServer,
     containerd: Containerd,
     request: Request<Body>,
 ) -> Result<Response<Body>, Infallible> {
-    let ours = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(ImageServer::NAME));
-    if !ours.is_some_and(|method| method.starts_with('/')) {
+    if !ours {
         return Ok(passthrough::pass(containerd.channel(), request).await);
     }
     let limit = deadline::of(request.headers());
