@@ -153,7 +153,9 @@ impl Puller {
                 .await?;
         let plan = Plan::new(reference, &resolved)?;
         let layers = self.unpacker.unpack(&context, target, &plan.layers).await.map_err(Error::Unpack)?;
-        record::record(&context, request, &resolved, &plan, &target.snapshotter).await?;
+        let table = self.node.table_now();
+        let pinned = table.is_some_and(|table| table.sandbox_image.as_ref() == Some(reference));
+        record::record(&context, request, &resolved, &plan, &target.snapshotter, pinned).await?;
         publish::publish(&self.containerd, reference, &plan.image_id).await?;
 
         let tally = Tally::new(&resolved, &plan, &layers, target.remote_capable);

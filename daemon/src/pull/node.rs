@@ -133,6 +133,7 @@ impl Watcher {
             runtimes: cri.runtimes,
             loaded,
             unknown: self.config.unknown,
+            sandbox_image: cri.sandbox_image,
         };
         Ok((version, table))
     }

@@ -11,6 +11,7 @@ use std::fmt;
 use super::request::WantedHandler;
 use crate::containerd::Snapshotter;
 use crate::containerd::introspection::LoadedSnapshotter;
+use crate::oci::Reference;
 use crate::unpack::Target;
 
 /// What to do with a runtime handler that nobody configured.
@@ -37,6 +38,9 @@ pub struct Table {
     pub loaded: Vec<LoadedSnapshotter>,
     /// What to do with other handlers.
     pub unknown: UnknownHandler,
+    /// The image of pod sandboxes, where containerd tells it. Decides about no snapshotter; it is known from where
+    /// all of this is.
+    pub sandbox_image: Option<Reference>,
 }
 
 /// The snapshotter of one pull.
@@ -178,6 +182,7 @@ mod tests {
             ]),
             loaded: vec![loaded("overlayfs", false), loaded("native", false), loaded("nydus", true)],
             unknown: UnknownHandler::Error,
+            sandbox_image: None,
         }
     }
 
