@@ -1,5 +1,5 @@
 //! Reads containerd's native API in the namespace of Kubernetes: what is stored, leased and loaded. Changes nothing but
-//! by `force_gc` and the view that `tree` mounts.
+//! by `force_gc`, `delete_lease` and what checks prepare and view.
 
 mod state;
 
@@ -129,6 +129,13 @@ impl Probe {
         self.leases().create(create).await.context("cannot create a lease")?;
         let delete = api::DeleteRequest { id, sync: true };
         self.leases().delete(delete).await.context("cannot delete a lease and collect garbage")?;
+        Ok(())
+    }
+
+    /// Deletes a lease, as its expiry would one day.
+    pub async fn delete_lease(&self, id: &str) -> Result<()> {
+        let delete = api::DeleteRequest { id: id.to_owned(), sync: false };
+        self.leases().delete(delete).await.with_context(|| format!("cannot delete the lease {id}"))?;
         Ok(())
     }
 
