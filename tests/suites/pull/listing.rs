@@ -7,14 +7,18 @@ use drayd_proto::cri::Image as Listed;
 use drayd_tests::cri::Cri;
 use drayd_tests::peers::Release;
 use drayd_tests::suite::Suite;
+use tokio::task::JoinSet;
 
 use crate::stage::{self, Stage, pull};
 
 /// Pulls and removals in a row: enough to meet a race that is there one time in ten.
 const ROUNDS: usize = 20;
+/// Image events that are waiting when a pull begins: containerd takes longer over them than the pull does.
+const QUEUE: usize = 100;
 
 pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "containerd_shows_an_image_as_soon_as_the_pull_returns", shown_at_once);
+    suite.check(release, "containerd_shows_it_even_if_its_events_were_queueing", shown_behind_a_queue);
     suite.check(release, "ids_are_the_same_in_every_call", ids_are_the_same);
     suite.check(release, "both_sockets_list_what_either_pulled", both_sockets_list);
     suite.check(release, "an_unknown_image_has_an_empty_status", an_unknown_image);
@@ -36,6 +40,28 @@ async fn shown_at_once(bed: Stage) -> Result<()> {
             let shown = side.image(&image.config.digest).await?;
             ensure!(shown.is_none(), "round {round}: after its removal, {shown:?}");
         }
+    }
+    Ok(())
+}
+
+async fn shown_behind_a_queue(bed: Stage) -> Result<()> {
+    let drayd = stage::bare(&bed).await?;
+    let (probe, containerd, image) = (bed.containerd.probe(), bed.containerd.cri(), &bed.images.docker);
+    pull(&bed, &drayd, &bed.images.pause, None).await?;
+    let names: Vec<String> = (0..QUEUE).map(|n| format!("queue.example/pause:{n}")).collect();
+    let mut tags = JoinSet::new();
+    for name in names.clone() {
+        let (probe, target) = (probe.clone(), bed.images.pause.target.clone());
+        tags.spawn(async move { probe.tag(&name, &target).await });
+    }
+    tags.join_all().await.into_iter().collect::<Result<()>>()?;
+    pull(&bed, &drayd, image, None).await?;
+    for name in [&image.config.digest, &image.reference(bed.registry.address())] {
+        let shown = containerd.image(name).await?.map(|image| image.id);
+        ensure!(shown.as_ref() == Some(&image.config.digest), "{name} is {shown:?}");
+    }
+    for name in names {
+        probe.untag(&name).await?;
     }
     Ok(())
 }
