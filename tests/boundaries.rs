@@ -12,7 +12,7 @@ const HOUSES: &[(&str, &[&str])] = &[
     ("registry", &["oci"]),
     ("containerd", &["oci"]),
     ("fetch", &["oci", "registry", "containerd"]),
-    ("node", &["cause", "containerd"]),
+    ("node", &["cause", "oci", "containerd"]),
     ("unpack", &["oci", "containerd", "fetch"]),
     ("pull", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack"]),
     ("images", &["oci", "containerd", "node"]),

@@ -137,6 +137,7 @@ impl Watcher {
             runtimes: cri.runtimes,
             loaded,
             unknown: self.config.unknown,
+            sandbox_image: cri.sandbox_image,
         };
         Ok((version, table))
     }

@@ -151,7 +151,9 @@ impl Puller {
         let plan = Plan::new(reference, &resolved)?;
         let layers =
             self.unpacker.unpack(&context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
-        record::record(&context, request, &resolved, &plan, &snapshotter.name).await?;
+        let table = self.node.table_now();
+        let pinned = table.is_some_and(|table| table.sandbox_image.as_ref() == Some(reference));
+        record::record(&context, request, &resolved, &plan, &snapshotter.name, pinned).await?;
         publish::publish(&self.containerd, reference, &plan.image_id).await?;
 
         let tally = Tally::new(&resolved, &plan, &layers, snapshotter.remote_capable);

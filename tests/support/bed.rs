@@ -64,6 +64,17 @@ impl Bed {
         self.containerd.probe().force_gc().await
     }
 
+    /// Removes every image, the sandbox image too, with all that only they held.
+    pub async fn bare(&self) -> Result<()> {
+        self.empty().await?;
+        self.containerd
+            .cri()
+            .remove(&self.images.pause.config.digest)
+            .await
+            .context("cannot remove pause")?;
+        self.containerd.probe().force_gc().await
+    }
+
     /// Leaves the servers running when this program ends; `Place::clear` ends them.
     pub fn stay(mut self) -> Result<()> {
         self.clearing.armed = false;

@@ -74,7 +74,11 @@ impl Cri {
             annotations: HashMap::from([(HANDLER_ANNOTATION.to_owned(), handler.to_owned())]),
             ..sandbox("pull", Path::new("/tmp"))
         });
-        let request = cri::PullImageRequest { image: Some(image(reference)), auth, sandbox_config };
+        self.pull_as(cri::PullImageRequest { image: Some(image(reference)), auth, sandbox_config }).await
+    }
+
+    /// Pulls with a request that is made elsewhere.
+    pub async fn pull_as(&self, request: cri::PullImageRequest) -> Result<String, Status> {
         Ok(self.images.clone().pull_image(request).await?.into_inner().image_ref)
     }
 
@@ -93,6 +97,16 @@ impl Cri {
     /// Every image.
     pub async fn list(&self) -> Result<Vec<cri::Image>, Status> {
         Ok(self.images.clone().list_images(cri::ListImagesRequest::default()).await?.into_inner().images)
+    }
+
+    /// What images take on disk: the directory, and bytes and inodes in use.
+    pub async fn images_on_disk(&self) -> Result<(String, u64, u64), Status> {
+        let answer = self.images.clone().image_fs_info(cri::ImageFsInfoRequest::default()).await?;
+        let usage = answer.into_inner().image_filesystems.into_iter().next().unwrap_or_default();
+        let count =
+            |counted: Option<cri::UInt64Value>| counted.map(|counted| counted.value).unwrap_or_default();
+        let mountpoint = usage.fs_id.map(|id| id.mountpoint).unwrap_or_default();
+        Ok((mountpoint, count(usage.used_bytes), count(usage.inodes_used)))
     }
 
     /// Runtime conditions that hold, by name.

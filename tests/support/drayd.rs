@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::cri::Cri;
+use crate::log::Event;
 use crate::process::Process;
 
 const START: Duration = Duration::from_secs(15);
@@ -19,6 +20,8 @@ const START: Duration = Duration::from_secs(15);
 pub struct Drayd {
     process: Process,
     directory: PathBuf,
+    /// Where its own log begins: an earlier drayd may have written into the same file.
+    log_begins: usize,
 }
 
 impl Drayd {
@@ -36,10 +39,12 @@ impl Drayd {
         fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
         let mut command = Command::new(program()?);
         command.arg("serve").arg("--config").arg(&file);
+        let earlier = fs::metadata(directory.join("logs/drayd.log"));
+        let log_begins = earlier.map_or(0, |log| usize::try_from(log.len()).unwrap_or_default());
         let mut process = Process::spawn("drayd", command, &directory)?;
         let socket = directory.join("drayd.sock");
         process.wait_until("listening on its socket", START, || UnixStream::connect(&socket).is_ok())?;
-        Ok(Self { process, directory })
+        Ok(Self { process, directory, log_begins })
     }
 
     /// The CRI socket.
@@ -62,6 +67,13 @@ impl Drayd {
         let texts = [self.process.stdout(), self.process.stderr()]
             .map(|path| fs::read_to_string(path).unwrap_or_default());
         texts.iter().flat_map(|text| text.lines()).map(str::to_owned).collect()
+    }
+
+    /// What it logged since it was started.
+    pub fn events(&self) -> Vec<Event> {
+        let text = fs::read_to_string(self.process.stderr()).unwrap_or_default();
+        let own = text.get(self.log_begins..).unwrap_or_default();
+        own.lines().filter_map(Event::parse).collect()
     }
 
     /// The process id, for what only `/proc` knows.

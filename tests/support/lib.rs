@@ -11,7 +11,8 @@
 //! | `layer`, `images` | layers entry by entry; the test images |
 //! | `containerd` | one containerd with its own nydus-snapshotter |
 //! | `socket`, `cri`, `probe`, `tree` | clients: CRI, containerd's native API, the unpacked filesystem |
-//! | `drayd` | drayd itself, in front of a containerd |
+//! | `drayd`, `log` | drayd itself, in front of a containerd; what it logs |
+//! | `throttle`, `wait` | a slow wire; waiting with a deadline |
 
 pub mod bed;
 pub mod containerd;
@@ -20,6 +21,7 @@ mod difference;
 pub mod drayd;
 pub mod images;
 pub mod layer;
+pub mod log;
 pub mod peers;
 pub mod place;
 pub mod probe;
@@ -28,4 +30,6 @@ pub mod push;
 pub mod registry;
 pub mod socket;
 pub mod suite;
+pub mod throttle;
 pub mod tree;
+pub mod wait;

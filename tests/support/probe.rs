@@ -1,5 +1,6 @@
 //! Reads containerd's native API in the namespace of Kubernetes: what is stored, leased and loaded. Changes nothing but
-//! by `force_gc` and the view that `tree` mounts.
+//! by `force_gc`, `delete_lease`, `tag` and
+//! `untag`, and what checks prepare and view.
 
 mod state;
 
@@ -16,13 +17,14 @@ use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClien
 use containerd_client::services::v1::snapshots::{
     PrepareSnapshotRequest, RemoveSnapshotRequest, ViewSnapshotRequest,
 };
-use containerd_client::types::Mount;
+use containerd_client::types::{self, Mount};
 use tonic::metadata::MetadataValue;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
+use crate::images::Descriptor;
 use crate::socket;
 
 pub use state::{Labels, Snapshot, State};
@@ -129,6 +131,34 @@ impl Probe {
         self.leases().create(create).await.context("cannot create a lease")?;
         let delete = api::DeleteRequest { id, sync: true };
         self.leases().delete(delete).await.context("cannot delete a lease and collect garbage")?;
+        Ok(())
+    }
+
+    /// Writes an image record without labels, as `ctr image tag` would: containerd's CRI hears of it and has work to do.
+    pub async fn tag(&self, name: &str, target: &Descriptor) -> Result<()> {
+        let target = types::Descriptor {
+            media_type: target.media_type.clone(),
+            digest: target.digest.clone(),
+            size: i64::try_from(target.size)?,
+            ..types::Descriptor::default()
+        };
+        let image = api::Image { name: name.to_owned(), target: Some(target), ..api::Image::default() };
+        let create = api::CreateImageRequest { image: Some(image), source_date_epoch: None };
+        self.images().create(create).await.with_context(|| format!("cannot write the record {name}"))?;
+        Ok(())
+    }
+
+    /// Deletes an image record.
+    pub async fn untag(&self, name: &str) -> Result<()> {
+        let delete = api::DeleteImageRequest { name: name.to_owned(), ..api::DeleteImageRequest::default() };
+        self.images().delete(delete).await.with_context(|| format!("cannot delete the record {name}"))?;
+        Ok(())
+    }
+
+    /// Deletes a lease, as its expiry would one day.
+    pub async fn delete_lease(&self, id: &str) -> Result<()> {
+        let delete = api::DeleteRequest { id: id.to_owned(), sync: false };
+        self.leases().delete(delete).await.with_context(|| format!("cannot delete the lease {id}"))?;
         Ok(())
     }
 

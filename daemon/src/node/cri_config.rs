@@ -5,14 +5,16 @@
 //! |---|---|---|---|
 //! | `containerd.snapshotter` | yes | yes | no: it moved to the images plugin, which does not show it |
 //! | `containerd.runtimes.<name>.snapshotter` | no such field | yes | yes |
+//! | `sandboxImage` | yes | yes | no: it moved to the images plugin, too |
 
 use std::collections::HashMap;
 
 use serde::Deserialize;
 
 use crate::containerd::Snapshotter;
+use crate::oci::Reference;
 
-/// The part of the configuration that decides about snapshotters.
+/// The part of the configuration that decides about snapshotters and pins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CriConfig {
     /// The global snapshotter, where the release shows it.
@@ -21,6 +23,8 @@ pub struct CriConfig {
     pub default_runtime: String,
     /// All runtimes, each with its own snapshotter if it has one.
     pub runtimes: HashMap<String, Option<Snapshotter>>,
+    /// The image of pod sandboxes, where the release shows it.
+    pub sandbox_image: Option<Reference>,
 }
 
 /// The text is not the JSON object that every containerd sends.
@@ -29,8 +33,11 @@ pub struct CriConfig {
 pub struct CriConfigError(#[from] serde_json::Error);
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Written {
     containerd: WrittenContainerd,
+    #[serde(default)]
+    sandbox_image: String,
 }
 
 #[derive(Deserialize)]
@@ -53,12 +60,13 @@ struct WrittenRuntime {
 impl CriConfig {
     /// Reads the JSON text.
     pub fn parse(json: &str) -> Result<Self, CriConfigError> {
-        let Written { containerd } = serde_json::from_str(json)?;
+        let Written { containerd, sandbox_image } = serde_json::from_str(json)?;
         let runtimes = containerd.runtimes.unwrap_or_default().into_iter();
         Ok(Self {
             snapshotter: containerd.snapshotter.parse().ok(),
             default_runtime: containerd.default_runtime_name,
             runtimes: runtimes.map(|(name, runtime)| (name, runtime.snapshotter.parse().ok())).collect(),
+            sandbox_image: Reference::parse(&sandbox_image).ok(),
         })
     }
 }
@@ -74,11 +82,13 @@ mod tests {
     #[test]
     fn release_1_6_shows_the_global_snapshotter_and_runtimes_without() {
         let json = r#"{"containerd": {"snapshotter": "overlayfs", "defaultRuntimeName": "runc",
-            "runtimes": {"runc": {"runtimeType": "io.containerd.runc.v2", "options": null}}}, "sandboxImage": "x"}"#;
+            "runtimes": {"runc": {"runtimeType": "io.containerd.runc.v2", "options": null}}}, "sandboxImage": "registry.k8s.io/pause:3.6"}"#;
         let config = CriConfig::parse(json).expect("a config");
         assert_eq!(config.snapshotter, Some(snapshotter("overlayfs")));
         assert_eq!(config.default_runtime, "runc");
         assert_eq!(config.runtimes, HashMap::from([("runc".into(), None)]));
+        let pause = Reference::parse("registry.k8s.io/pause:3.6").expect("a reference");
+        assert_eq!(config.sandbox_image, Some(pause));
     }
 
     #[test]

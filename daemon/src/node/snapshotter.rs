@@ -10,6 +10,7 @@ use std::fmt;
 
 use crate::containerd::Snapshotter;
 use crate::containerd::introspection::LoadedSnapshotter;
+use crate::oci::Reference;
 
 /// The runtime handler of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,9 @@ pub struct Table {
     pub loaded: Vec<LoadedSnapshotter>,
     /// What to do with other handlers.
     pub unknown: UnknownHandler,
+    /// The image of pod sandboxes, where containerd tells it. Decides about no snapshotter; it is known from where
+    /// all of this is.
+    pub sandbox_image: Option<Reference>,
 }
 
 /// The snapshotter of one pull.
@@ -186,6 +190,7 @@ mod tests {
             ]),
             loaded: vec![loaded("overlayfs", false), loaded("native", false), loaded("nydus", true)],
             unknown: UnknownHandler::Error,
+            sandbox_image: None,
         }
     }
 

@@ -12,13 +12,15 @@ use crate::unpack::Context;
 
 /// Writes the records that containerd's CRI expects of an image: the reference if it is a tag, `repository@digest`,
 /// and the image ID, each with the label that says that CRI manages it (with it CRI makes no record of its own, so
-/// all three are made here).
+/// all three are made here). A `pinned` image has the label that keeps kubelet from collecting it, too; CRI from 2.x on
+/// adds that one itself to what it finds without.
 pub(super) async fn record(
     context: &Context,
     request: &Request,
     resolved: &Resolved,
     plan: &Plan,
     snapshotter: &Snapshotter,
+    pinned: bool,
 ) -> Result<(), Error> {
     let failed = |source| Error::Containerd { step: "record the image", source };
     let containerd = &context.containerd;
@@ -32,9 +34,10 @@ pub(super) async fn record(
     let tagged = reference.tag().map(|_| reference.to_string());
     let names =
         [Some(reference.with_digest(&resolved.target.digest)), Some(plan.image_id.to_string()), tagged];
+    let labels = [Some(labels::CRI_MANAGED), pinned.then_some(labels::CRI_PINNED)].into_iter().flatten();
+    let labels: HashMap<_, _> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     for name in names.into_iter().flatten() {
-        let labels = HashMap::from([(labels::CRI_MANAGED.0.to_owned(), labels::CRI_MANAGED.1.to_owned())]);
-        let record = ImageRecord { name, target: resolved.target.clone(), labels };
+        let record = ImageRecord { name, target: resolved.target.clone(), labels: labels.clone() };
         containerd.put_image(&record).await.map_err(failed)?;
     }
     Ok(())

@@ -1,0 +1,119 @@
+//! Garbage collection: it takes nothing that is needed, at any time, and everything once it is not.
+
+use anyhow::{Context, Result, ensure};
+use drayd_tests::containerd::{NATIVE_HANDLER, NYDUS_HANDLER, RUNC_HANDLER};
+use drayd_tests::images::greeting;
+use drayd_tests::peers::Release;
+use drayd_tests::suite::Suite;
+use drayd_tests::throttle::Throttle;
+
+use crate::stage::{self, Stage, begin, big, pull};
+
+pub(crate) fn add(suite: &mut Suite, release: Release) {
+    suite.check(release, "what_was_pulled_survives_a_collection_and_runs", what_was_pulled_survives);
+    suite.check(release, "a_removed_image_leaves_the_store_as_it_was", a_removed_image_leaves_nothing);
+    suite.check(release, "a_pull_survives_collections_all_the_way", a_pull_survives_collections);
+    suite.check(release, "layers_that_are_not_kept_go_and_the_image_runs", layers_that_are_not_kept);
+    suite.check(
+        release,
+        "an_image_that_cannot_be_unpacked_fails_and_leaves_nothing",
+        an_image_that_cannot_be_unpacked,
+    );
+}
+
+/// Handlers of all snapshotters.
+const HANDLERS: [Option<&str>; 3] = [None, Some(NATIVE_HANDLER), Some(NYDUS_HANDLER)];
+
+async fn what_was_pulled_survives(bed: Stage) -> Result<()> {
+    let drayd = stage::bare(&bed).await?;
+    let probe = bed.containerd.probe();
+    pull(&bed, &drayd, &bed.images.pause, None).await?;
+    for handler in HANDLERS {
+        pull(&bed, &drayd, &bed.images.two, handler).await?;
+    }
+    let id = pull(&bed, &drayd, &bed.images.busybox, None).await?;
+    let before = probe.state().await?;
+    ensure!(
+        before.leases.is_empty() && before.ingests.is_empty(),
+        "left: {:?} {:?}",
+        before.leases,
+        before.ingests
+    );
+    probe.force_gc().await?;
+    stage::unchanged(&bed, &before, "a collection took something").await?;
+    let mark = bed.registry.mark();
+    let printed = bed.containerd.cri().run_pod(&id, RUNC_HANDLER, bed.run()).await?;
+    ensure!(printed == greeting(), "the container printed {printed:?}");
+    ensure!(bed.registry.requests_since(mark).is_empty(), "something was pulled again");
+    Ok(())
+}
+
+async fn a_removed_image_leaves_nothing(bed: Stage) -> Result<()> {
+    let drayd = stage::bare(&bed).await?;
+    let before = bed.containerd.probe().state().await?;
+    for image in [&bed.images.busybox, &bed.images.two, &bed.images.dup] {
+        for handler in HANDLERS {
+            pull(&bed, &drayd, image, handler).await?;
+        }
+        let digest = image.digest_reference(bed.registry.address());
+        drayd.cri().pull(&digest, None, None).await.with_context(|| format!("cannot pull {digest}"))?;
+        drayd.cri().remove(&image.reference(bed.registry.address())).await?;
+        bed.containerd.probe().force_gc().await?;
+        stage::unchanged(&bed, &before, &format!("{} left something", image.name)).await?;
+    }
+    Ok(())
+}
+
+async fn a_pull_survives_collections(bed: Stage) -> Result<()> {
+    let drayd = stage::bare(&bed).await?;
+    let probe = bed.containerd.probe();
+    let image = big(&bed, 8, 3)?;
+    let throttle = Throttle::start(bed.registry.address(), 4 << 20).await?;
+    let pulling = begin(&drayd.cri(), &image.reference(throttle.address()));
+    let mut during = 0;
+    while !pulling.is_finished() {
+        probe.force_gc().await?;
+        during += 1;
+    }
+    let id = pulling.await?.context("a collection broke the pull")?;
+    ensure!(id == image.config.digest && during > 5, "{id} after {during} collections");
+    let state = probe.state().await?;
+    probe.force_gc().await?;
+    stage::unchanged(&bed, &state, "a collection took something").await?;
+    for layer in &image.layers {
+        ensure!(state.content.contains_key(&layer.blob.digest), "{} is gone", layer.blob.digest);
+    }
+    ensure!(state.snapshot("overlayfs", &image.top_chain_id()).is_some(), "the top snapshot is gone");
+    Ok(())
+}
+
+async fn layers_that_are_not_kept(bed: Stage) -> Result<()> {
+    let drayd = stage::configured(&bed, "[unpack]\nkeep_layers = false\n", &[]).await?;
+    pull(&bed, &drayd, &bed.images.pause, None).await?;
+    let image = &bed.images.busybox;
+    let id = pull(&bed, &drayd, image, None).await?;
+    bed.containerd.probe().force_gc().await?;
+    let state = bed.containerd.probe().state().await?;
+    for layer in &image.layers {
+        ensure!(!state.content.contains_key(&layer.blob.digest), "{} is still there", layer.blob.digest);
+    }
+    for document in [&image.manifest, &image.config] {
+        ensure!(state.content.contains_key(&document.digest), "{} is gone", document.digest);
+    }
+    let mark = bed.registry.mark();
+    let printed = bed.containerd.cri().run_pod(&id, RUNC_HANDLER, bed.run()).await?;
+    ensure!(printed == greeting(), "the container printed {printed:?}");
+    ensure!(bed.registry.requests_since(mark).is_empty(), "something was pulled again");
+    Ok(())
+}
+
+async fn an_image_that_cannot_be_unpacked(bed: Stage) -> Result<()> {
+    let drayd = stage::bare(&bed).await?;
+    let before = bed.containerd.probe().state().await?;
+    let reference = bed.images.links.reference(bed.registry.address());
+    let pulled = drayd.cri().pull(&reference, None, None).await;
+    let status = pulled.err().context("containerd's differ can do it now")?;
+    let layer = &bed.images.links.layers[1].blob.digest;
+    ensure!(status.message().contains(layer) && status.message().contains("overlayfs"), "{status:?}");
+    stage::unchanged(&bed, &before, "the failed pull left something").await
+}

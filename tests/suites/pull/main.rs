@@ -1,0 +1,32 @@
+//! drayd's own pulls, on every containerd that it serves: what they leave behind, what they cost, and what they survive.
+
+mod collection;
+mod crash;
+mod handler;
+mod listing;
+mod pods;
+mod records;
+mod sharing;
+mod stage;
+mod trees;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use drayd_tests::peers::Release;
+use drayd_tests::suite::Suite;
+
+fn main() -> Result<ExitCode> {
+    let mut suite = Suite::new()?;
+    for release in Release::ALL {
+        pods::add(&mut suite, release);
+        handler::add(&mut suite, release);
+        sharing::add(&mut suite, release);
+        collection::add(&mut suite, release);
+        trees::add(&mut suite, release);
+        records::add(&mut suite, release);
+        listing::add(&mut suite, release);
+        crash::add(&mut suite, release);
+    }
+    Ok(suite.run())
+}
