@@ -10,8 +10,9 @@
 //! | `registry`, `push` | docker-registry with its request log; putting images there |
 //! | `layer`, `images` | layers entry by entry; the test images |
 //! | `containerd` | one containerd with its own nydus-snapshotter |
-//! | `socket`, `cri`, `probe`, `tree` | clients: CRI, containerd's native API, the unpacked filesystem |
-//! | `drayd` | drayd itself, in front of a containerd |
+//! | `socket`, `cri`, `probe`, `tree`, `raw` | clients: CRI, containerd's native API, the unpacked filesystem, any method |
+//! | `drayd`, `launch` | drayd itself, in front of a containerd: the plain way, and any way |
+//! | `scripted` | a registry that does what a script says, and images made for it |
 
 pub mod bed;
 pub mod containerd;
@@ -19,13 +20,16 @@ pub mod cri;
 mod difference;
 pub mod drayd;
 pub mod images;
+pub mod launch;
 pub mod layer;
 pub mod peers;
 pub mod place;
 pub mod probe;
 pub mod process;
 pub mod push;
+pub mod raw;
 pub mod registry;
+pub mod scripted;
 pub mod socket;
 pub mod suite;
 pub mod tree;

@@ -132,6 +132,13 @@ impl Probe {
         Ok(())
     }
 
+    /// Deletes a lease that a crash left, so that the next check finds none.
+    pub async fn delete_lease(&self, id: &str) -> Result<()> {
+        let delete = api::DeleteRequest { id: id.to_owned(), sync: true };
+        self.leases().delete(delete).await.with_context(|| format!("cannot delete the lease {id}"))?;
+        Ok(())
+    }
+
     /// The mounts of a read-only view of a committed snapshot; [`Probe::remove_snapshot`] ends it.
     pub async fn view(&self, snapshotter: &str, key: &str, parent: &str) -> Result<Vec<Mount>> {
         let request = ViewSnapshotRequest {
