@@ -23,7 +23,11 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     if release == Release::V1_6 {
         suite.check(release, "a_stream_that_containerd_lacks_is_unimplemented", no_events);
     } else {
-        suite.check(release, "container_events_stream_through", events);
+        suite.check(
+            release,
+            "container_events_stream_through_and_an_open_stream_does_not_hold_up_the_end",
+            events,
+        );
     }
 }
 
@@ -79,7 +83,7 @@ async fn no_events(bed: Arc<Bed>) -> Result<()> {
 }
 
 async fn events(bed: Arc<Bed>) -> Result<()> {
-    let drayd = Launch::new(&bed.containerd.socket(), "events")?.start()?;
+    let mut drayd = Launch::new(&bed.containerd.socket(), "events")?.start()?;
     let reference = bed.images.pause.reference(bed.registry.address());
     drayd.cri().pull(&reference, None, None).await?;
     let (sender, mut received) = mpsc::unbounded_channel();
@@ -105,8 +109,11 @@ async fn events(bed: Arc<Bed>) -> Result<()> {
             break;
         }
     }
-    ensure!(!reading.is_finished(), "the stream ended: {:?}", reading.await);
-    reading.abort();
+    ensure!(!reading.is_finished(), "the stream ended by itself");
     ensure!(seen, "no event of any pod came through");
+    drayd.tell_to_stop()?;
+    let status = drayd.ended(Duration::from_secs(2)).await?;
+    ensure!(status.code() == Some(0), "{status}");
+    ensure!(timeout(Duration::from_secs(1), reading).await.is_ok(), "the stream outlived drayd");
     Ok(())
 }
