@@ -93,7 +93,7 @@ impl Drayd {
 }
 
 /// `DRAYD_BIN`, or the program that the same build made.
-fn program() -> Result<PathBuf> {
+pub(crate) fn program() -> Result<PathBuf> {
     let path = match env::var_os("DRAYD_BIN").map(PathBuf::from) {
         Some(path) => path,
         None => built_beside_this()?,

@@ -10,9 +10,10 @@
 //! | `registry`, `push` | docker-registry with its request log; putting images there |
 //! | `layer`, `images` | layers entry by entry; the test images |
 //! | `containerd` | one containerd with its own nydus-snapshotter |
-//! | `socket`, `cri`, `probe`, `tree` | clients: CRI, containerd's native API, the unpacked filesystem |
-//! | `drayd`, `log` | drayd itself, in front of a containerd; what it logs |
+//! | `socket`, `cri`, `probe`, `tree`, `raw` | clients: CRI, containerd's native API, the unpacked filesystem, any method |
+//! | `drayd`, `launch`, `log` | drayd itself, in front of a containerd: the plain way, and any way; what it logs |
 //! | `throttle`, `wait` | a slow wire; waiting with a deadline |
+//! | `scripted` | a registry that does what a script says, and images made for it |
 
 pub mod bed;
 pub mod containerd;
@@ -20,6 +21,7 @@ pub mod cri;
 mod difference;
 pub mod drayd;
 pub mod images;
+pub mod launch;
 pub mod layer;
 pub mod log;
 pub mod peers;
@@ -27,7 +29,9 @@ pub mod place;
 pub mod probe;
 pub mod process;
 pub mod push;
+pub mod raw;
 pub mod registry;
+pub mod scripted;
 pub mod socket;
 pub mod suite;
 pub mod throttle;

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -99,11 +99,7 @@ impl Process {
 
     /// SIGTERM, then SIGKILL after a grace period; says whether SIGTERM was enough.
     pub fn terminate(&mut self) -> Result<bool> {
-        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed())
-            && self.runs()
-        {
-            kill_process(pid, Signal::TERM).with_context(|| format!("cannot end {}", self.name))?;
-        }
+        self.signal_term()?;
         let deadline = Instant::now() + GRACE;
         while self.runs() {
             if Instant::now() > deadline {
@@ -113,6 +109,21 @@ impl Process {
             thread::sleep(TICK);
         }
         Ok(true)
+    }
+
+    /// SIGTERM, without waiting for what comes of it.
+    pub fn signal_term(&mut self) -> Result<()> {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed())
+            && self.runs()
+        {
+            kill_process(pid, Signal::TERM).with_context(|| format!("cannot end {}", self.name))?;
+        }
+        Ok(())
+    }
+
+    /// How it ended, if it has.
+    pub fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().with_context(|| format!("cannot ask for the end of {}", self.name))
     }
 
     /// Gives the process up: it runs on after this program, and its pid record stays for whoever ends it.

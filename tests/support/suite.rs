@@ -42,6 +42,25 @@ impl Suite {
         }));
     }
 
+    /// Adds a check that needs no bed.
+    pub fn check_alone<F, Outcome>(&mut self, sentence: &str, check: F)
+    where
+        F: FnOnce() -> Outcome + Send + 'static,
+        Outcome: Future<Output = Result<()>>,
+    {
+        let runtime = Arc::clone(&self.runtime);
+        self.trials.push(Trial::test(format!("alone::{sentence}"), move || {
+            runtime.block_on(check()).map_err(|error| Failed::from(format!("{error:#}")))
+        }));
+    }
+
+    /// Counts a check as skipped, for a reason that lies in this machine.
+    pub fn skip(&mut self, release: Release, sentence: &str, reason: &str) {
+        eprintln!("containerd-{release}::{sentence} is skipped: {reason}");
+        let trial = Trial::test(format!("containerd-{release}::{sentence}"), || Ok(()));
+        self.trials.push(trial.with_ignored_flag(true));
+    }
+
     /// Runs what the command line selects, and clears the beds.
     pub fn run(self) -> ExitCode {
         let mut arguments = Arguments::from_args();

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use crate::containerd::leases::Collect;
@@ -19,7 +20,7 @@ pub(super) struct Leases {
     containerd: Containerd,
     /// Leases that could not be deleted because containerd was away; deleted with the next that can.
     orphans: Arc<Mutex<Vec<String>>>,
-    /// Owns deletions that outlive their pull, so that a drain can wait for them.
+    /// Owns calls that outlive their pull, so that a drain can wait for them.
     endings: TaskTracker,
 }
 
@@ -39,7 +40,18 @@ impl Leases {
 
     /// Makes the lease of a pull. `reference` is noted on it, for whoever lists leases.
     pub(super) async fn hold(&self, reference: &str) -> Result<Held, Error> {
+        let (leases, (sender, made)) = (self.clone(), oneshot::channel());
         let labels = HashMap::from([("drayd.io/reference".to_owned(), reference.to_owned())]);
+        // A task of its own: a caller that leaves during the call would leave a lease that nobody knows of.
+        self.endings.spawn(async move {
+            if let Err(Ok(held)) = sender.send(leases.make(labels).await) {
+                held.end(Collect::Later).await;
+            }
+        });
+        made.await.expect("the task above always sends")
+    }
+
+    async fn make(&self, labels: HashMap<String, String>) -> Result<Held, Error> {
         let lease = self.containerd.create_lease(&unique_id(), LIFETIME, labels).await?;
         let orphans = std::mem::take(&mut *self.orphans());
         for id in orphans {
@@ -48,7 +60,7 @@ impl Leases {
         Ok(Held { leases: self.clone(), lease, ended: false })
     }
 
-    /// Waits for deletions that are under way.
+    /// Waits for leases that are being made or deleted.
     pub(super) async fn drain(&self) {
         self.endings.close();
         self.endings.wait().await;

@@ -12,6 +12,9 @@ use super::secret::Secret;
 /// say the first.
 const HUB_NAMES: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
+/// What stands for a secret that was taken out of a text.
+pub(super) const REDACTED: &str = "[redacted]";
+
 /// The fields of a CRI `AuthConfig`, unread; an empty field is an absent one.
 #[derive(Clone, Copy, Default)]
 pub struct Given<'a> {
@@ -110,19 +113,36 @@ impl fmt::Debug for Credentials {
 }
 
 impl Login {
-    /// `text` without the secret, for messages of a peer that may echo what it was sent.
+    /// `text` without the login, for messages of a peer that may quote what it was sent: as it is, in base64, or as a
+    /// form or a URL encodes it. The user's name is not a secret to the registry, but it is to readers of the log.
     pub(super) fn scrub(&self, text: &str) -> String {
-        match self {
-            Self::Password { password: secret, .. }
-            | Self::IdentityToken(secret)
-            | Self::RegistryToken(secret)
-                if !secret.expose().is_empty() =>
-            {
-                text.replace(secret.expose(), "[redacted]")
+        let (pair, parts) = match self {
+            Self::Anonymous => return text.to_owned(),
+            Self::Password { username, password } => {
+                (format!("{username}:{}", password.expose()), vec![password.expose(), username.as_str()])
             }
-            _ => text.into(),
-        }
+            Self::IdentityToken(secret) | Self::RegistryToken(secret) => {
+                (format!(":{}", secret.expose()), vec![secret.expose()])
+            }
+        };
+        // The pair first: its base64 holds that of a part of it only by chance.
+        let spellings =
+            [pair.as_str()].into_iter().chain(parts).filter(|part| !part.is_empty()).flat_map(spellings);
+        spellings.fold(text.to_owned(), |text, spelling| text.replace(&spelling, REDACTED))
     }
+}
+
+/// How a text comes to stand in a header, a form or a URL.
+fn spellings(text: &str) -> [String; 4] {
+    let form = form_encoded(text);
+    [BASE64.encode(text), form.replace('+', "%20"), form, text.to_owned()]
+}
+
+fn form_encoded(text: &str) -> String {
+    // The URL library is the one at hand that writes forms; only the query is used.
+    let url = reqwest::Url::parse_with_params("http://form/", [(text, "")]).ok();
+    let query = url.as_ref().and_then(|url| url.query()).unwrap_or_default();
+    query.trim_end_matches('=').to_owned()
 }
 
 /// Docker writes `auth` padded, others do not; both are read.
@@ -222,5 +242,23 @@ mod tests {
             Credentials::new(Given { username: "canary-u", password: "canary-p", ..Given::default() });
         assert_eq!(format!("{:?}", credentials.as_ref().unwrap()), "Credentials(password)");
         assert!(!format!("{:?}", credentials.unwrap().login).contains("canary-p"));
+    }
+
+    #[test]
+    fn a_peer_that_quotes_a_login_is_not_quoted_with_it() {
+        let login = |given| Credentials::new(given).unwrap().login;
+        let password = login(Given { username: "bob&co", password: "p w/1+", ..Given::default() });
+        for quoted in
+            ["p w/1+", "p+w%2F1%2B", "p%20w%2F1%2B", "cCB3LzEr", "Ym9iJmNvOnAgdy8xKw==", "bob&co", "bob%26co"]
+        {
+            assert_eq!(password.scrub(&format!("no <{quoted}>")), "no <[redacted]>", "{quoted}");
+        }
+        let token = login(Given { identity_token: "t/k", ..Given::default() });
+        for quoted in ["t/k", "t%2Fk", "dC9r", "OnQvaw=="] {
+            assert_eq!(token.scrub(&format!("no <{quoted}>")), "no <[redacted]>", "{quoted}");
+        }
+        assert_eq!(Login::Anonymous.scrub("no"), "no");
+        // An empty password is everywhere.
+        assert_eq!(login(Given { username: "u", ..Given::default() }).scrub("no"), "no");
     }
 }

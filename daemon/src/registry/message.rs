@@ -7,8 +7,9 @@ use serde_json::Value;
 const LIMIT: usize = 1024;
 
 /// The message of an error body: the `errors` list of the distribution API, `OAuth2`'s `error_description`, or the
-/// plain `message`/`details`/`error` that token servers send.
-pub(super) fn message_of(body: &[u8]) -> Option<String> {
+/// plain `message`/`details`/`error` that token servers send. `scrub` takes the caller's secrets out of it, before it
+/// is cut: half a secret would not be found.
+pub(super) fn message_of(body: &[u8], scrub: impl Fn(&str) -> String) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let text = match body.get("errors").and_then(Value::as_array) {
         Some(errors) => errors.iter().filter_map(entry).collect::<Vec<_>>().join("; "),
@@ -17,7 +18,7 @@ pub(super) fn message_of(body: &[u8]) -> Option<String> {
             .find_map(|key| body.get(key)?.as_str())?
             .to_owned(),
     };
-    let text = cleaned(&text);
+    let text = cleaned(&scrub(&text));
     (!text.is_empty()).then_some(text)
 }
 
@@ -60,13 +61,23 @@ mod tests {
             ("", None),
             ("[]", None),
         ] {
-            assert_eq!(message_of(body.as_bytes()).as_deref(), expected, "{body}");
+            assert_eq!(message_of(body.as_bytes(), str::to_owned).as_deref(), expected, "{body}");
         }
     }
 
     #[test]
     fn a_message_is_bounded() {
         let body = format!(r#"{{"message":"{}"}}"#, "ä".repeat(LIMIT));
-        assert!(message_of(body.as_bytes()).is_some_and(|text| text.len() <= LIMIT && text.ends_with('…')));
+        assert!(
+            message_of(body.as_bytes(), str::to_owned)
+                .is_some_and(|text| text.len() <= LIMIT && text.ends_with('…'))
+        );
+    }
+
+    #[test]
+    fn a_secret_is_taken_out_before_the_message_is_cut() {
+        let body = format!(r#"{{"message":"{}canary"}}"#, "x".repeat(LIMIT - 6));
+        let text = message_of(body.as_bytes(), |text| text.replace("canary", "-")).unwrap();
+        assert!(!text.contains('c') && text.ends_with('-'), "{text}");
     }
 }

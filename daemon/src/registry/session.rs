@@ -128,7 +128,7 @@ impl Session<'_> {
 
     async fn message(&self, answer: &mut Answer) -> Option<String> {
         let body = answer.document(REFUSAL_LIMIT).await.ok()?;
-        message_of(&body).map(|message| self.login.scrub(&message))
+        message_of(&body, |message| answer.scrub(self.login, message))
     }
 
     /// One request, by the scheme the host speaks.

@@ -104,7 +104,8 @@ impl Order {
         let status = answer.response.status();
         let body = answer.document(TOKEN_LIMIT).await?;
         if !status.is_success() {
-            return Err(self.refused(&answer, status, message_of(&body)));
+            let message = message_of(&body, |message| answer.scrub(&self.login, message));
+            return Err(self.refused(&answer, status, message));
         }
         let json: Value = serde_json::from_slice(&body).unwrap_or_default();
         let value = ["access_token", "token"]
@@ -120,7 +121,6 @@ impl Order {
     }
 
     fn refused(&self, answer: &Answer, status: StatusCode, message: Option<String>) -> Failure {
-        let message = message.map(|message| self.login.scrub(&message));
         let url = redacted(&answer.url);
         let refusal = if self.login == Login::Anonymous { Refusal::Required } else { Refusal::Credentials };
         // A token server speaks of the credentials with any of these; all else is about the server.

@@ -6,10 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HeaderMap, LOCATION};
+use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use reqwest::{Client, Response, Url};
 
+use super::credentials::{Login, REDACTED};
 use super::failure::{Failure, innermost, redacted};
 use super::hosts::{DIAL_TIMEOUT, is_loopback};
 use super::tls::Tls;
@@ -65,6 +66,8 @@ pub(super) struct Answer {
     /// Whether that is the origin first asked.
     pub(super) from_origin: bool,
     pub(super) response: Response,
+    /// The proof that was sent, so that it can be kept out of what the host says of it.
+    authorization: Option<HeaderValue>,
 }
 
 /// The HTTP clients of the process.
@@ -134,7 +137,10 @@ impl Wire {
             match redirect(&method, &url, &response)? {
                 Some(next) if body.is_none() => url = next,
                 // A form holds secrets; where it goes is not for a redirect to say.
-                _ => return Ok(Answer { method, url, from_origin, response }),
+                _ => {
+                    let authorization = origin_headers.get(AUTHORIZATION).cloned();
+                    return Ok(Answer { method, url, from_origin, response, authorization });
+                }
             }
         }
         Err(Failure::unusable(&method, &first, format!("more than {REDIRECTS} redirects")))
@@ -168,6 +174,13 @@ impl Answer {
     /// One header as text.
     pub(super) fn header(&self, name: impl http::header::AsHeaderName) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
+    }
+
+    /// `text` of the host without what proved `login` to it, in any spelling that it may have been sent in.
+    pub(super) fn scrub(&self, login: &Login, text: &str) -> String {
+        let header = self.authorization.as_ref().and_then(|header| header.to_str().ok());
+        let sent = header.and_then(|header| Some(header.split_once(' ')?.1));
+        login.scrub(&sent.map_or_else(|| text.to_owned(), |sent| text.replace(sent, REDACTED)))
     }
 
     /// The length of the body as announced; for an answer to HEAD, of the body that GET would have.

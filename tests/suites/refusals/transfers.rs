@@ -1,0 +1,172 @@
+//! Bodies that break off, stall or come from the wrong place, servers that fail once, and the limits on all of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use drayd_tests::bed::Bed;
+use drayd_tests::peers::Release;
+use drayd_tests::scripted::image::{self, Image};
+use drayd_tests::scripted::{End, Reply};
+use drayd_tests::suite::Suite;
+use tonic::Code;
+
+use crate::ANY;
+use crate::stage::{Stage, refused, timed};
+
+/// Where a broken body ends: no multiple of any buffer's size.
+const BREAK: usize = 300_007;
+
+pub(crate) fn add(suite: &mut Suite, release: Release) {
+    suite.check(release, "a_body_that_breaks_off_goes_on_at_the_very_next_byte", resumes);
+    suite.check(release, "a_registry_that_ignores_ranges_is_read_from_the_start", ignores_ranges);
+    suite.check(release, "a_body_that_stalls_is_unavailable_after_the_progress_timeout", stalls);
+    if release == ANY {
+        suite.check(release, "a_layer_that_never_gets_further_is_unavailable", barren);
+        suite.check(release, "a_server_error_is_outlived_by_layers_and_ends_a_resolve", fails_once);
+        suite.check(release, "one_download_at_a_time_means_one", one_at_a_time);
+    }
+}
+
+async fn resumes(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::with(bed, "resumes", "", |launch| launch.format = "json").await?;
+    let image = Image::new("resumes", 1, 1024)?;
+    image.serve(&stage.registry);
+    let layer = image.layers[0].clone();
+    let path = layer.path("resumes");
+    let size = layer.bytes.len();
+    stage.registry.on("GET", &path, move |request, nth| {
+        let reply = Reply::ranged(request, &layer.bytes);
+        if nth < 2 { reply.cut_after(BREAK, End::Close) } else { reply }
+    });
+    let id = stage.pull(&image.reference(&stage.registry)).await?;
+    ensure!(id == image.config.digest, "{id}");
+    stage.holds(&image.top_chain_id()).await?;
+    let ranges: Vec<Option<String>> = stage
+        .registry
+        .asked("GET", &path)
+        .iter()
+        .map(|request| request.header("range").map(str::to_owned))
+        .collect();
+    let expected = [None, Some(format!("bytes={BREAK}-")), Some(format!("bytes={}-", 2 * BREAK))];
+    ensure!(ranges == expected, "{ranges:?}");
+    let total = size + image.manifest.bytes.len() + image.config.bytes.len();
+    let counted = format!("\"bytes_fetched\":{total},");
+    let lines = stage.drayd.log();
+    let line = lines.lines().find(|line| line.contains("Pulled image")).unwrap_or_default();
+    ensure!(line.contains(&counted), "no {counted} in {line}");
+    stage.bed.empty().await
+}
+
+async fn ignores_ranges(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "ignores-ranges").await?;
+    let image = Image::new("ignores", 1, 1024)?;
+    image.serve(&stage.registry);
+    let layer = image.layers[0].clone();
+    let path = layer.path("ignores");
+    stage.registry.on("GET", &path, move |_, nth| {
+        let reply = Reply::ok("application/octet-stream", &layer.bytes);
+        if nth == 0 { reply.cut_after(BREAK, End::Close) } else { reply }
+    });
+    let id = stage.pull(&image.reference(&stage.registry)).await?;
+    ensure!(id == image.config.digest, "{id}");
+    stage.holds(&image.top_chain_id()).await?;
+    let starts: Vec<Option<usize>> =
+        stage.registry.asked("GET", &path).iter().map(drayd_tests::scripted::Request::range_start).collect();
+    ensure!(starts == [None, Some(BREAK)], "{starts:?}");
+    stage.bed.empty().await
+}
+
+async fn stalls(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::with(bed, "stalls", "[pull]\nprogress_timeout = \"2s\"\n", |_| {}).await?;
+    let image = Image::new("stalls", 2, 512)?;
+    image.serve(&stage.registry);
+    let layer = image.layers[1].clone();
+    stage.registry.on("GET", &layer.path("stalls"), move |request, _| {
+        Reply::ranged(request, &layer.bytes).cut_after(BREAK, End::Stall)
+    });
+    let (pulled, took) = timed(stage.pull(&image.reference(&stage.registry))).await;
+    refused("stall", pulled, Code::Unavailable, &["no byte came from the registry for 2 s"])?;
+    ensure!((1.9..4.0).contains(&took.as_secs_f64()), "took {took:?}");
+    stage.left_nothing().await
+}
+
+async fn barren(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "barren").await?;
+    let image = Image::new("barren", 1, 512)?;
+    image.serve(&stage.registry);
+    let layer = image.layers[0].clone();
+    let path = layer.path("barren");
+    stage.registry.on("GET", &path, move |request, nth| {
+        let reply = Reply::ranged(request, &layer.bytes);
+        if nth == 0 { reply.cut_after(BREAK, End::Close) } else { reply.cut_after(0, End::Close) }
+    });
+    let (pulled, took) = timed(stage.pull(&image.reference(&stage.registry))).await;
+    refused("barren", pulled, Code::Unavailable, &[])?;
+    ensure!(took < Duration::from_secs(5), "took {took:?}");
+    // One that brought something, and three in a row that did not.
+    let asked = stage.registry.asked("GET", &path).len();
+    ensure!(asked == 4, "asked {asked} times");
+    stage.left_nothing().await
+}
+
+/// Documents what is retried within one pull: a layer's body is, a manifest and a config are left to the caller's next
+/// pull.
+async fn fails_once(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "fails-once").await?;
+    let image = Image::new("once-layer", 1, 8)?;
+    image.serve(&stage.registry);
+    let layer = image.layers[0].clone();
+    stage.registry.on("GET", &layer.path("once-layer"), move |request, nth| {
+        if nth == 0 { Reply::status(500) } else { Reply::ranged(request, &layer.bytes) }
+    });
+    let id = stage.pull(&image.reference(&stage.registry)).await?;
+    ensure!(id == image.config.digest, "{id}");
+    stage.bed.empty().await?;
+
+    for (name, of_tag) in [("once-tag", true), ("once-config", false)] {
+        let image = Image::new(name, 1, 8)?;
+        image.serve(&stage.registry);
+        let (path, blob) = if of_tag {
+            // HEAD fails always, so that GET of the tag is what counts.
+            stage.registry.on("HEAD", &image.tag_path(), |_, _| Reply::status(500));
+            (image.tag_path(), image.manifest.clone())
+        } else {
+            (image.config.path(name), image.config.clone())
+        };
+        stage.registry.on("GET", &path, move |_, nth| {
+            if nth == 0 { Reply::status(500) } else { image::manifest_reply(&blob) }
+        });
+        let reference = image.reference(&stage.registry);
+        let first = stage.pull(&reference).await;
+        refused(name, first, Code::Unavailable, &["500 Internal Server Error"])?;
+        stage.left_nothing().await?;
+        let id = stage.pull(&reference).await?;
+        ensure!(id == image.config.digest, "{name}: {id}");
+        stage.bed.empty().await?;
+    }
+    Ok(())
+}
+
+async fn one_at_a_time(bed: Arc<Bed>) -> Result<()> {
+    for (limit, most) in [(1, 1), (3, 3)] {
+        let name = format!("limit-{limit}");
+        let sections = format!("[pull]\nmax_concurrent_downloads = {limit}\n");
+        let stage = Stage::with(Arc::clone(&bed), &name, &sections, |_| {}).await?;
+        let image = Image::new(&name, 6, 16)?;
+        image.serve(&stage.registry);
+        for layer in image.layers.clone() {
+            // Long enough open that two would be seen together.
+            stage.registry.on("GET", &layer.path(&name), move |request, _| {
+                Reply::ranged(request, &layer.bytes).paced(4 << 10, Duration::from_millis(30))
+            });
+        }
+        let id = stage.pull(&image.reference(&stage.registry)).await?;
+        ensure!(id == image.config.digest, "{id}");
+        stage.holds(&image.top_chain_id()).await?;
+        let seen = stage.registry.most_open_blobs();
+        ensure!(seen == most, "{seen} layers were open at once under a limit of {limit}");
+        bed.empty().await?;
+    }
+    Ok(())
+}
