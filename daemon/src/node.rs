@@ -90,14 +90,20 @@ impl Watcher {
     pub async fn run(self) {
         let mut waiting = false;
         loop {
-            match self.read().await {
+            // Subscribed before it is read: a restart in between is noticed, too.
+            let mut lost = std::pin::pin!(self.containerd.disconnected());
+            let read = tokio::select! {
+                read = self.read() => read,
+                error = &mut lost => Err(error),
+            };
+            match read {
                 Ok((version, table)) => {
                     waiting = false;
                     announce(&self.containerd, &version, &table);
                     self.table.send_replace(Some(Arc::new(table)));
-                    let lost = self.containerd.disconnected().await;
+                    let cause = lost.await;
                     self.table.send_replace(None);
-                    tracing::warn!(cause = chain(&lost), "lost the connection to containerd");
+                    tracing::warn!(cause = chain(&cause), "lost the connection to containerd");
                 }
                 // Said once, however long it lasts.
                 Err(error) if !waiting => {

@@ -9,7 +9,7 @@ pub mod media_type;
 pub mod platform;
 pub mod reference;
 
-mod excerpt;
+pub mod excerpt;
 
 pub use chain::{ChainId, DiffId};
 pub use descriptor::Descriptor;

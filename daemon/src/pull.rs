@@ -19,8 +19,8 @@ pub use call::Outcome;
 pub use error::Error;
 pub use request::Request;
 
+use crate::containerd::Containerd;
 use crate::containerd::leases::Collect;
-use crate::containerd::{Containerd, Lease};
 use crate::fetch::{Fetcher, Meter, Source};
 use crate::node::Node;
 use crate::node::snapshotter::Choice;
@@ -28,9 +28,10 @@ use crate::oci::Platform;
 use crate::registry::Repository;
 use crate::unpack::{Context, Unpacker};
 use call::{Call, Tally};
-use inflight::{Inflight, Key, Role};
+use inflight::{Inflight, Key, Share};
 use lease::Leases;
 use plan::Plan;
+use resolve::Named;
 
 /// Settings of a pull.
 #[derive(Clone, Debug)]
@@ -39,6 +40,15 @@ pub struct Config {
     pub progress_timeout: Option<Duration>,
     /// Whether layer blobs stay in the content store once they are unpacked.
     pub keep_layers: bool,
+}
+
+/// A pull that is going to be done.
+struct Order {
+    request: Request,
+    /// Where it is unpacked, and why.
+    choice: Choice,
+    /// Whether it is the image of pod sandboxes, which kubelet's image collection must leave.
+    pinned: bool,
 }
 
 /// Pulls images into one containerd.
@@ -80,7 +90,7 @@ impl Puller {
         let mut call = Call::begin(&request);
         let result = self.choose_and_join(request, &mut call).await;
         call.end(&result);
-        result.map(|(outcome, _)| outcome)
+        result.map(|share| share.outcome)
     }
 
     /// Waits until no pull is under way and their leases are gone.
@@ -93,7 +103,7 @@ impl Puller {
         self: &Arc<Self>,
         request: Request,
         call: &mut Call,
-    ) -> Result<(Arc<Outcome>, Role), Arc<Error>> {
+    ) -> Result<Share, Arc<Error>> {
         let table = self.node.table().await.map_err(Error::from)?;
         let choice = table.choose(&request.handler).map_err(Error::from)?;
         call.chosen(&choice);
@@ -102,15 +112,35 @@ impl Puller {
             snapshotter: choice.snapshotter.name.clone(),
             credentials: request.credentials.clone(),
         };
-        let puller = Arc::clone(self);
-        self.inflight.join(key, async move { puller.transfer(request, choice).await }).await
+        let pinned = table.sandbox_image.as_ref() == Some(&request.reference);
+        let (puller, order) = (Arc::clone(self), Order { request, choice, pinned });
+        self.inflight.join(key, async move { puller.watched(order).await }).await
     }
 
-    /// The walk under its lease, which is made before the first write and deleted last.
-    async fn transfer(&self, request: Request, choice: Choice) -> Result<Outcome, Error> {
-        let held = self.leases.hold(&request.reference.to_string()).await;
+    async fn watched(&self, order: Order) -> Result<Outcome, Error> {
+        let meter = Arc::new(Meter::default());
+        let transfer = self.transfer(&order, &meter);
+        match self.config.progress_timeout {
+            None => transfer.await,
+            Some(limit) => tokio::select! {
+                result = transfer => result,
+                () = meter.stalled(limit) => Err(Error::Stalled { limit }),
+            },
+        }
+    }
+
+    /// The walk under its lease, which is made before the first write and deleted last. The name is resolved before:
+    /// a reference that leads nowhere costs containerd nothing.
+    async fn transfer(&self, order: &Order, meter: &Arc<Meter>) -> Result<Outcome, Error> {
+        let reference = &order.request.reference;
+        let repository = Repository { domain: reference.domain().into(), path: reference.path().into() };
+        let source = Source { repository, credentials: order.request.credentials.clone() };
+        let named = resolve::name(&self.fetcher, &source, reference, meter).await?;
+        let held = self.leases.hold(&reference.to_string()).await;
         let held = held.map_err(|source| Error::Containerd { step: "make the lease of the pull", source })?;
-        let result = self.watched(&request, &choice, held.lease()).await;
+        let containerd = self.containerd.under(held.lease());
+        let context = Context { containerd, source, meter: Arc::clone(meter) };
+        let result = self.walk(order, &context, named).await;
         held.end(match &result {
             // A broken pull leaves nothing, unless a retry may continue from what is there.
             Err(error) if !error.is_transient() => Collect::Now,
@@ -120,40 +150,14 @@ impl Puller {
         result
     }
 
-    async fn watched(&self, request: &Request, choice: &Choice, lease: &Lease) -> Result<Outcome, Error> {
-        let meter = Arc::new(Meter::default());
-        let walk = self.walk(request, choice, lease, &meter);
-        match self.config.progress_timeout {
-            None => walk.await,
-            Some(limit) => tokio::select! {
-                result = walk => result,
-                () = meter.stalled(limit) => Err(Error::Stalled { limit }),
-            },
-        }
-    }
-
-    /// The stages of a pull, in their order.
-    async fn walk(
-        &self,
-        request: &Request,
-        choice: &Choice,
-        lease: &Lease,
-        meter: &Arc<Meter>,
-    ) -> Result<Outcome, Error> {
-        let (reference, snapshotter) = (&request.reference, &choice.snapshotter);
-        let repository = Repository { domain: reference.domain().into(), path: reference.path().into() };
-        let source = Source { repository, credentials: request.credentials.clone() };
-        let context = Context { containerd: self.containerd.under(lease), source, meter: Arc::clone(meter) };
-
-        let resolved =
-            resolve::resolve(&self.fetcher, &context, request, &self.platform, self.config.keep_layers)
-                .await?;
+    /// The stages of a pull after its name is resolved, in their order.
+    async fn walk(&self, order: &Order, context: &Context, named: Named) -> Result<Outcome, Error> {
+        let (reference, snapshotter) = (&order.request.reference, &order.choice.snapshotter);
+        let keep_layers = self.config.keep_layers;
+        let resolved = resolve::resolve(&self.fetcher, context, named, &self.platform, keep_layers).await?;
         let plan = Plan::new(reference, &resolved)?;
-        let layers =
-            self.unpacker.unpack(&context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
-        let table = self.node.table_now();
-        let pinned = table.is_some_and(|table| table.sandbox_image.as_ref() == Some(reference));
-        record::record(&context, request, &resolved, &plan, &snapshotter.name, pinned).await?;
+        let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
+        record::record(context, order, &resolved, &plan).await?;
         publish::publish(&self.containerd, reference, &plan.image_id).await?;
 
         let tally = Tally::new(&resolved, &plan, &layers, snapshotter.remote_capable);

@@ -24,6 +24,9 @@ pub struct ImageRecord {
     pub labels: HashMap<String, String>,
 }
 
+/// Rounds of create and update against somebody who removes the same image; containerd's CRI does two.
+const PUT_ATTEMPTS: u32 = 4;
+
 impl Containerd {
     /// All image records of the namespace. Records whose target is not a descriptor that can be read are left out
     /// and their names returned apart.
@@ -51,14 +54,27 @@ impl Containerd {
     /// it stay, and a record that is right already is not written (as containerd's CRI does, so that no event
     /// is sent for nothing).
     pub async fn put_image(&self, record: &ImageRecord) -> Result<(), Error> {
-        const OPERATION: &str = "write image record";
+        // A record that somebody deletes in between is created by the next round.
+        for _ in 0..PUT_ATTEMPTS - 1 {
+            match self.create_image(record).await {
+                Err(error) if error.kind() == Kind::AlreadyExists => {}
+                other => return other,
+            }
+            match self.update_image(record).await {
+                Err(error) if error.kind() == Kind::NotFound => {}
+                other => return other,
+            }
+        }
+        self.create_image(record).await
+    }
+
+    async fn create_image(&self, record: &ImageRecord) -> Result<(), Error> {
         let message = CreateImageRequest { image: Some(wire_image(record)), source_date_epoch: None };
         let created = self.images_client().create(self.request(message)).await;
-        match created.map_err(|status| Error::new(OPERATION, &record.name, &status)) {
-            Ok(_) => return Ok(()),
-            Err(error) if error.kind() != Kind::AlreadyExists => return Err(error),
-            Err(_) => {}
-        }
+        created.map(drop).map_err(|status| Error::new("create image record", &record.name, &status))
+    }
+
+    async fn update_image(&self, record: &ImageRecord) -> Result<(), Error> {
         if let Some(present) = self.find_image(&record.name).await? {
             let labelled = record.labels.iter().all(|(k, v)| present.labels.get(k) == Some(v));
             if labelled && present.target.digest == record.target.digest {
@@ -73,7 +89,7 @@ impl Containerd {
             source_date_epoch: None,
         };
         let updated = self.images_client().update(self.request(message)).await;
-        updated.map(drop).map_err(|status| Error::new(OPERATION, &record.name, &status))
+        updated.map(drop).map_err(|status| Error::new("update image record", &record.name, &status))
     }
 
     /// The record of exactly that name.

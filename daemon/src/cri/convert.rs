@@ -7,6 +7,7 @@ use drayd_proto::cri;
 use crate::images::ImageName;
 use crate::node::snapshotter::WantedHandler;
 use crate::oci::Reference;
+use crate::oci::excerpt::excerpt;
 use crate::oci::reference::ReferenceError;
 use crate::pull::Request;
 use crate::pull::request::Pod;
@@ -38,9 +39,9 @@ pub fn pull_request(message: cri::PullImageRequest) -> Result<Request, ConvertEr
     let reference = Reference::parse(&spec.image).map_err(ConvertError::Reference)?;
     let credentials = credentials(message.auth.as_ref())?;
     let sandbox = message.sandbox_config.unwrap_or_default();
-    let handler = handler(&spec.runtime_handler, &sandbox.annotations);
+    let (handler, overridden) = handler(&spec.runtime_handler, &sandbox.annotations);
     let pod = sandbox.metadata.map(|pod| Pod { namespace: pod.namespace, name: pod.name, uid: pod.uid });
-    Ok(Request { reference, handler, credentials, pod })
+    Ok(Request { reference, handler, overridden, credentials, pod })
 }
 
 /// Reads what an ImageStatus or RemoveImage request calls its image.
@@ -51,20 +52,19 @@ pub fn image_name(spec: Option<cri::ImageSpec>) -> Result<ImageName, ConvertErro
     }
 }
 
-/// `ImageSpec.runtime_handler` wins over the annotation, as in containerd from 2.2.2 on.
-fn handler(of_spec: &str, annotations: &HashMap<String, String>) -> WantedHandler {
-    match annotations.get(RUNTIME_HANDLER) {
-        None if of_spec.is_empty() => WantedHandler::None,
-        Some(annotation) if of_spec.is_empty() => WantedHandler::Annotation(annotation.clone()),
+/// `ImageSpec.runtime_handler` wins over the annotation, as in containerd from 2.2.2 on. Returned beside it: an
+/// annotation that says something else.
+///
+/// Names come from pods: they are cut and escaped here, which no configured handler's name needs.
+fn handler(of_spec: &str, annotations: &HashMap<String, String>) -> (WantedHandler, Option<String>) {
+    let annotation = annotations.get(RUNTIME_HANDLER).map(|annotation| excerpt(annotation));
+    match annotation {
+        None if of_spec.is_empty() => (WantedHandler::None, None),
+        Some(annotation) if of_spec.is_empty() => (WantedHandler::Annotation(annotation), None),
         annotation => {
-            if let Some(annotation) = annotation.filter(|annotation| *annotation != of_spec) {
-                tracing::warn!(
-                    runtime_handler = of_spec,
-                    annotation,
-                    "the request names two runtime handlers; ImageSpec.runtime_handler wins over the annotation"
-                );
-            }
-            WantedHandler::Spec(of_spec.into())
+            let of_spec = excerpt(of_spec);
+            let overridden = annotation.filter(|annotation| *annotation != of_spec);
+            (WantedHandler::Spec(of_spec), overridden)
         }
     }
 }
@@ -112,10 +112,18 @@ mod tests {
             ("", annotated("kata"), WantedHandler::Annotation("kata".into())),
             ("kata", HashMap::new(), WantedHandler::Spec("kata".into())),
             ("kata", annotated("kata"), WantedHandler::Spec("kata".into())),
-            ("kata", annotated("other"), WantedHandler::Spec("kata".into())),
         ] {
-            assert_eq!(handler(of_spec, &annotations), expected, "{of_spec} {annotations:?}");
+            assert_eq!(handler(of_spec, &annotations), (expected, None), "{of_spec} {annotations:?}");
         }
+        let both = handler("kata", &annotated("other"));
+        assert_eq!(both, (WantedHandler::Spec("kata".into()), Some("other".into())));
+    }
+
+    #[test]
+    fn a_handler_of_any_length_is_told_in_few_words() {
+        let (wanted, _) = handler("", &annotated(&"a\n".repeat(100_000)));
+        let WantedHandler::Annotation(name) = wanted else { panic!("{wanted:?}") };
+        assert!(name.len() < 400 && !name.contains('\n'), "{name}");
     }
 
     #[test]

@@ -34,12 +34,19 @@ pub fn of_images(error: &images::Error) -> Status {
 
 /// A foreign call that could not be handed to containerd.
 pub fn of_passthrough(error: &tonic::transport::Error) -> Status {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(cause) = next {
+        if cause.is::<tonic::TimeoutExpired>() {
+            return deadline_passed();
+        }
+        next = cause.source();
+    }
     Status::unavailable(bounded(format!("containerd does not answer: {}", chain(error))))
 }
 
 /// A call whose caller's deadline passed.
 pub fn deadline_passed() -> Status {
-    Status::deadline_exceeded("the caller's deadline passed; what was fetched so far is kept for a retry")
+    Status::deadline_exceeded("the caller's deadline passed")
 }
 
 fn pull_code(error: &PullError) -> Code {

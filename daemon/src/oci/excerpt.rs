@@ -5,7 +5,7 @@
 const LIMIT: usize = 160;
 
 /// The start of `text`, with control characters and other invisible ones escaped and a mark where it was cut.
-pub(super) fn excerpt(text: &str) -> String {
+pub fn excerpt(text: &str) -> String {
     let mut shown = String::new();
     for (count, char) in text.chars().enumerate() {
         if count == LIMIT {

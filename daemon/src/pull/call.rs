@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::error::Error;
-use super::inflight::Role;
+use super::inflight::Share;
 use super::plan::Plan;
 use super::request::Request;
 use super::resolve::Resolved;
@@ -68,6 +68,8 @@ pub(super) struct Call {
     pod: String,
     started: Instant,
     snapshotter: String,
+    /// A runtime handler that the request names and that does not count.
+    overridden: Option<String>,
     ended: bool,
 }
 
@@ -80,6 +82,7 @@ impl Call {
             pod,
             started: Instant::now(),
             snapshotter: String::new(),
+            overridden: request.overridden.clone(),
             ended: false,
         }
     }
@@ -89,8 +92,19 @@ impl Call {
         let (reference, snapshotter) = (&self.reference, &self.snapshotter);
         if choice.reason == Reason::UnknownAllowed {
             tracing::warn!(
+                reference,
+                pod = self.pod,
                 runtime_handler = choice.handler,
                 "unknown runtime handler: the default snapshotter is used"
+            );
+        }
+        if let Some(annotation) = &self.overridden {
+            tracing::warn!(
+                reference,
+                pod = self.pod,
+                runtime_handler = choice.handler,
+                annotation,
+                "the request names two runtime handlers; ImageSpec.runtime_handler wins over the annotation"
             );
         }
         tracing::info!(
@@ -101,17 +115,17 @@ impl Call {
         );
     }
 
-    pub(super) fn end(mut self, result: &Result<(Arc<Outcome>, Role), Arc<Error>>) {
+    pub(super) fn end(mut self, result: &Result<Share, Arc<Error>>) {
         self.ended = true;
         let (reference, seconds) = (&self.reference, self.started.elapsed().as_secs_f64());
         match result {
-            Ok((outcome, role)) => {
-                // The bytes belong to the call that fetched them: counted over all lines they add up.
-                let fetched = if *role == Role::Leader { outcome.tally.fetched } else { 0 };
-                let what = match role {
-                    Role::Joined => "joined a pull under way, 0 bytes fetched".to_owned(),
-                    Role::Leader if fetched == 0 => "already present, 0 bytes fetched".to_owned(),
-                    Role::Leader => format!("{fetched} bytes fetched"),
+            Ok(Share { outcome, joined, counts }) => {
+                // The bytes belong to one call: counted over all lines they add up.
+                let fetched = if *counts { outcome.tally.fetched } else { 0 };
+                let what = match (joined, fetched) {
+                    (true, _) => format!("joined a pull under way, {fetched} bytes fetched"),
+                    (false, 0) => "already present, 0 bytes fetched".to_owned(),
+                    (false, _) => format!("{fetched} bytes fetched"),
                 };
                 tracing::info!(
                     image_id = %outcome.image_id,
@@ -120,7 +134,7 @@ impl Call {
                     bytes_fetched = fetched,
                     bytes_present = outcome.tally.present,
                     bytes_left_to_snapshotter = outcome.tally.left,
-                    joined = *role == Role::Joined,
+                    joined,
                     seconds,
                     "Pulled image \"{reference}\": {what}, in {seconds:.3} s"
                 );

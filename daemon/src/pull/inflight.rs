@@ -1,6 +1,7 @@
 //! Pulls under way. Equal requests share one; whoever leaves takes nothing with them; the last one to leave ends it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
@@ -22,13 +23,16 @@ pub struct Key {
     pub credentials: Credentials,
 }
 
-/// How a caller came to its result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Its request started the pull.
-    Leader,
-    /// It joined one that was under way.
-    Joined,
+/// What a caller gets of a pull.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// What the pull ended in.
+    pub outcome: Arc<Outcome>,
+    /// Whether the pull was under way when this caller came.
+    pub joined: bool,
+    /// Whether what was fetched is to be counted for this caller: exactly one of those that share a pull has it, the
+    /// one that started it unless it left.
+    pub counts: bool,
 }
 
 type Shared = Result<Arc<Outcome>, Arc<Error>>;
@@ -50,12 +54,16 @@ struct Pull {
     waiters: usize,
     /// Ends the pull.
     leave: CancellationToken,
+    /// Set when the caller that started the pull left, and taken by the first who then gets its result.
+    unclaimed: Arc<AtomicBool>,
 }
 
 /// One caller's place; leaves when dropped.
 struct Seat {
     inflight: Inflight,
     key: Key,
+    joined: bool,
+    unclaimed: Arc<AtomicBool>,
     /// Tells this pull from a later one with the same key.
     leave: CancellationToken,
 }
@@ -66,13 +74,14 @@ impl Inflight {
         &self,
         key: Key,
         work: impl Future<Output = Result<Outcome, Error>> + Send + 'static,
-    ) -> Result<(Arc<Outcome>, Role), Arc<Error>> {
-        let (seat, mut result, role) = self.sit(key, work);
+    ) -> Result<Share, Arc<Error>> {
+        let (mut seat, mut result) = self.sit(key, work);
         let ended = result.wait_for(Option::is_some).await;
         let shared = ended.ok().and_then(|result| result.clone());
-        drop(seat);
         // The sender is dropped unsent only if the pull's task panicked.
-        shared.unwrap_or_else(|| Err(Arc::new(Error::Aborted))).map(|outcome| (outcome, role))
+        let outcome = shared.unwrap_or_else(|| Err(Arc::new(Error::Aborted)))?;
+        let joined = seat.joined;
+        Ok(Share { outcome, joined, counts: seat.claim() })
     }
 
     /// Waits until every pull has ended.
@@ -86,13 +95,13 @@ impl Inflight {
         &self,
         key: Key,
         work: impl Future<Output = Result<Outcome, Error>> + Send + 'static,
-    ) -> (Seat, watch::Receiver<Option<Shared>>, Role) {
+    ) -> (Seat, watch::Receiver<Option<Shared>>) {
         let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
-        let role = if pulls.contains_key(&key) { Role::Joined } else { Role::Leader };
+        let joined = pulls.contains_key(&key);
         let pull = pulls.entry(key.clone()).or_insert_with(|| self.start(key.clone(), work));
         pull.waiters += 1;
-        let seat = Seat { inflight: self.clone(), key, leave: pull.leave.clone() };
-        (seat, pull.result.clone(), role)
+        let (leave, unclaimed) = (pull.leave.clone(), Arc::clone(&pull.unclaimed));
+        (Seat { inflight: self.clone(), key, joined, unclaimed, leave }, pull.result.clone())
     }
 
     fn start(&self, key: Key, work: impl Future<Output = Result<Outcome, Error>> + Send + 'static) -> Pull {
@@ -108,12 +117,23 @@ impl Inflight {
             forget(&pulls, &key, &left);
             let _ = sender.send(Some(ended));
         });
-        Pull { result, waiters: 0, leave }
+        Pull { result, waiters: 0, leave, unclaimed: Arc::default() }
+    }
+}
+
+impl Seat {
+    /// Whether this caller counts what was fetched; asked once, when the result is there.
+    fn claim(&mut self) -> bool {
+        // A starter that got its result has not left.
+        !std::mem::replace(&mut self.joined, true) || self.unclaimed.swap(false, Ordering::SeqCst)
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        if !self.joined {
+            self.unclaimed.store(true, Ordering::SeqCst);
+        }
         let mut pulls = self.inflight.pulls.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(pull) = pulls.get_mut(&self.key).filter(|pull| pull.leave == self.leave) else {
             return;
@@ -135,7 +155,7 @@ fn forget(pulls: &Mutex<HashMap<Key, Pull>>, key: &Key, leave: &CancellationToke
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use tokio::sync::Notify;
 
@@ -171,8 +191,9 @@ mod tests {
             gate.notify_one();
         };
         let (first, second, ()) = tokio::join!(first, second, open);
-        assert_eq!(first.expect("a result").1, Role::Leader);
-        assert_eq!(second.expect("a result").1, Role::Joined);
+        let (first, second) = (first.expect("a result"), second.expect("a result"));
+        assert!(!first.joined && first.counts, "{first:?}");
+        assert!(second.joined && !second.counts, "{second:?}");
         assert_eq!(runs.load(Ordering::SeqCst), 1);
         assert!(inflight.pulls.lock().expect("the lock").is_empty());
     }
@@ -205,5 +226,28 @@ mod tests {
         let broken = inflight.join(key("a"), async { panic!("on purpose") }).await;
         assert!(matches!(*broken.expect_err("an error"), Error::Aborted));
         assert!(inflight.join(key("a"), async { Ok(outcome()) }).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn when_the_first_caller_leaves_exactly_one_of_the_others_counts_the_bytes() {
+        let (inflight, gate) = (Inflight::default(), Arc::new(Notify::new()));
+        let opened = Arc::clone(&gate);
+        let work = async move {
+            opened.notified().await;
+            Ok(outcome())
+        };
+        let mut first = Box::pin(inflight.join(key("a"), work));
+        assert!(futures_util::poll!(&mut first).is_pending());
+        let others =
+            futures_util::future::join_all((0..3).map(|_| inflight.join(key("a"), async { Ok(outcome()) })));
+        let leave = async {
+            tokio::task::yield_now().await;
+            drop(first);
+            gate.notify_one();
+        };
+        let (others, ()) = tokio::join!(others, leave);
+        let counted =
+            others.into_iter().filter(|share| share.as_ref().is_ok_and(|share| share.counts)).count();
+        assert_eq!(counted, 1);
     }
 }

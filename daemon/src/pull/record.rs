@@ -2,39 +2,38 @@
 
 use std::collections::HashMap;
 
-use super::Error;
 use super::plan::Plan;
-use super::request::Request;
 use super::resolve::Resolved;
+use super::{Error, Order};
 use crate::containerd::images::ImageRecord;
-use crate::containerd::{Snapshotter, labels};
+use crate::containerd::labels;
 use crate::unpack::Context;
 
 /// Writes the records that containerd's CRI expects of an image: the reference if it is a tag, `repository@digest`,
 /// and the image ID, each with the label that says that CRI manages it (with it CRI makes no record of its own, so
-/// all three are made here). A `pinned` image has the label that keeps kubelet from collecting it, too; CRI from 2.x on
+/// all three are made here). A pinned image has the label that keeps kubelet from collecting it, too; CRI from 2.x on
 /// adds that one itself to what it finds without.
 pub(super) async fn record(
     context: &Context,
-    request: &Request,
+    order: &Order,
     resolved: &Resolved,
     plan: &Plan,
-    snapshotter: &Snapshotter,
-    pinned: bool,
 ) -> Result<(), Error> {
     let failed = |source| Error::Containerd { step: "record the image", source };
     let containerd = &context.containerd;
     if let Some(top) = plan.top() {
         // One label per snapshotter: those of other snapshotters stay.
-        let label = (format!("{}.{snapshotter}", labels::GC_REF_SNAPSHOT), top.to_string());
+        let label =
+            (format!("{}.{}", labels::GC_REF_SNAPSHOT, order.choice.snapshotter.name), top.to_string());
         let labelled = containerd.label_blob(&plan.image_id, HashMap::from([label])).await;
         labelled.map_err(failed)?;
     }
-    let reference = &request.reference;
+    let reference = &order.request.reference;
     let tagged = reference.tag().map(|_| reference.to_string());
     let names =
         [Some(reference.with_digest(&resolved.target.digest)), Some(plan.image_id.to_string()), tagged];
-    let labels = [Some(labels::CRI_MANAGED), pinned.then_some(labels::CRI_PINNED)].into_iter().flatten();
+    let labels =
+        [Some(labels::CRI_MANAGED), order.pinned.then_some(labels::CRI_PINNED)].into_iter().flatten();
     let labels: HashMap<_, _> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     for name in names.into_iter().flatten() {
         let record = ImageRecord { name, target: resolved.target.clone(), labels: labels.clone() };

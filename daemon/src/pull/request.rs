@@ -11,6 +11,8 @@ pub struct Request {
     pub reference: Reference,
     /// Which runtime handler's snapshotter the image is for.
     pub handler: WantedHandler,
+    /// A runtime handler of the annotation that `handler` overrides.
+    pub overridden: Option<String>,
     /// What to prove to the registry.
     pub credentials: Credentials,
     /// The pod that waits, for the log.

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Error;
-use super::request::Request;
 use crate::containerd::labels;
-use crate::fetch::{Fetched, Fetcher};
+use crate::fetch::{Fetched, Fetcher, Meter, Source};
 use crate::oci::document::{Config, Document, Index, Manifest};
 use crate::oci::media_type::Kind;
 use crate::oci::platform::{self, Platform};
-use crate::oci::{Descriptor, Digest, IndexEntry};
+use crate::oci::{Descriptor, Digest, IndexEntry, Reference};
 use crate::registry;
 use crate::unpack::Context;
 
@@ -37,21 +36,30 @@ pub struct Resolved {
     pub documents: Vec<(Descriptor, Fetched)>,
 }
 
-/// Resolves the request's reference for `platform`. With `keep_layers` the manifest holds its layer blobs.
+/// What a reference points to, by the registry.
+pub(super) type Named = registry::Resolved;
+
+/// Asks the registry what the reference points to. Writes nothing.
+pub(super) async fn name(
+    fetcher: &Fetcher,
+    source: &Source,
+    reference: &Reference,
+    meter: &Meter,
+) -> Result<Named, Error> {
+    let _open = meter.open();
+    let answer = fetcher.registry().resolve(&source.repository, reference.object(), &source.credentials);
+    answer.await.map_err(Error::Resolve)
+}
+
+/// Brings the documents of the image for `platform`. With `keep_layers` the manifest holds its layer blobs.
 pub(super) async fn resolve(
     fetcher: &Arc<Fetcher>,
     context: &Context,
-    request: &Request,
+    named: Named,
     platform: &Platform,
     keep_layers: bool,
 ) -> Result<Resolved, Error> {
-    let source = &context.source;
-    let answer = {
-        let _open = context.meter.open();
-        let registry = fetcher.registry();
-        registry.resolve(&source.repository, request.reference.object(), &source.credentials).await
-    };
-    let registry::Resolved { target, body, .. } = answer.map_err(Error::Resolve)?;
+    let Named { target, body, .. } = named;
     let mut walk = Walk { fetcher, context, given: body, documents: Vec::new() };
     let (manifest_descriptor, manifest) = walk.manifest(target.clone(), platform, keep_layers).await?;
     let config = walk.config(&manifest.config).await?;
