@@ -38,7 +38,7 @@ pub enum Kind {
 }
 
 impl Error {
-    pub(super) fn new(operation: &'static str, subject: impl Into<String>, status: &Status) -> Self {
+    pub(crate) fn new(operation: &'static str, subject: impl Into<String>, status: &Status) -> Self {
         Self { operation, subject: subject.into(), kind: kind(status), message: message(status) }
     }
 
