@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use crate::containerd::{self, Containerd, Kind};
-use crate::oci::document::{Config, Document, MAX_DOCUMENT};
+use crate::oci::document::{Config, Document, MAX_CONFIG, MAX_MANIFEST};
 use crate::oci::platform::{self, NoPlatform, Platform};
 use crate::oci::{Descriptor, Digest, DocumentError};
 
@@ -84,14 +84,14 @@ impl Inspector {
         let mut size = 0;
         // As deep as a pull goes.
         for _ in 0..5 {
-            let bytes = self.containerd.read_blob(&next.digest, MAX_DOCUMENT).await?;
+            let bytes = self.containerd.read_blob(&next.digest, MAX_MANIFEST).await?;
             size += bytes.len() as u64;
             match Document::parse(Some(&next.media_type), &bytes)? {
                 Document::Index(index) => {
                     next = platform::select(&index.entries, &self.platform)?.descriptor.clone();
                 }
                 Document::Manifest(manifest) => {
-                    let config = self.containerd.read_blob(&manifest.config.digest, MAX_DOCUMENT).await?;
+                    let config = self.containerd.read_blob(&manifest.config.digest, MAX_CONFIG).await?;
                     let layers: u64 = manifest.layers.iter().map(|layer| layer.size).sum();
                     let size = size + manifest.config.size + layers;
                     return Ok(Inspected {

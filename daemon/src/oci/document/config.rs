@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::shape::Object;
-use super::{DocumentError, read};
+use super::{DocumentError, MAX_CONFIG, read};
 use crate::oci::chain::DiffId;
 use crate::oci::excerpt::excerpt;
 
@@ -30,9 +30,9 @@ const MAX_LISTED: usize = 8;
 impl Config {
     /// Reads an image config; of other configs it says what they look like, since their media type often does not.
     pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
-        let raw: RawConfig = read(bytes)?;
+        let raw: RawConfig = read(bytes, MAX_CONFIG)?;
         let Some(Object(rootfs)) = raw.rootfs else {
-            return Err(DocumentError::NotAnImage { found: fields(&read(bytes)?) });
+            return Err(DocumentError::NotAnImage { found: fields(&read(bytes, MAX_CONFIG)?) });
         };
         Ok(Self {
             os: raw.os.unwrap_or_default(),

@@ -393,13 +393,25 @@ fn a_bad_descriptor_is_named() {
 }
 
 #[test]
-fn the_size_of_a_document_is_bounded() {
+fn the_size_of_a_manifest_is_bounded() {
     let mut bytes = manifest_json().to_string().into_bytes();
-    bytes.resize(MAX_DOCUMENT, b' ');
+    bytes.resize(MAX_MANIFEST, b' ');
     assert!(Document::parse(None, &bytes).is_ok());
     bytes.push(b' ');
-    assert_eq!(Document::parse(None, &bytes), Err(DocumentError::TooLarge(MAX_DOCUMENT + 1)));
-    assert_eq!(Config::parse(&bytes), Err(DocumentError::TooLarge(MAX_DOCUMENT + 1)));
+    let too_large = DocumentError::TooLarge { size: 4_393_217, limit: 4_393_216 };
+    assert_eq!(Document::parse(None, &bytes), Err(too_large));
+}
+
+#[test]
+fn a_config_may_be_larger_than_a_manifest_and_is_bounded_too() {
+    let mut bytes = json!({ "rootfs": { "type": "layers" } }).to_string().into_bytes();
+    for allowed in [5 << 20, MAX_CONFIG] {
+        bytes.resize(allowed, b' ');
+        assert!(Config::parse(&bytes).is_ok(), "{allowed} bytes");
+    }
+    bytes.push(b' ');
+    let too_large = DocumentError::TooLarge { size: 16_777_217, limit: 16_777_216 };
+    assert_eq!(Config::parse(&bytes), Err(too_large));
 }
 
 #[test]
