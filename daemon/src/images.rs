@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use crate::containerd::images::ImageRecord;
 use crate::containerd::leases::Collect;
-use crate::containerd::{self, Containerd, Snapshotter, labels};
+use crate::containerd::{self, Containerd, Kind, Snapshotter, labels};
 use crate::node::{Node, NodeError};
 use crate::oci::Reference;
 pub use inspect::Inspected;
-use inspect::Inspector;
+use inspect::{InspectError, Inspector};
 pub use usage::FilesystemUse;
 use usage::UsageCache;
 
@@ -90,7 +90,7 @@ impl Images {
         for record in records {
             match self.inspector.inspect(&record.target).await {
                 Ok(inspected) => add(&mut images, inspected, record),
-                Err(error) if error.is_away() => return Err(error.into_away()),
+                Err(InspectError::Containerd(error)) if is_away(&error) => return Err(error.into()),
                 Err(error) => {
                     let name = &record.name;
                     tracing::debug!(name, %error, "an image record whose documents cannot be read is left out");
@@ -179,6 +179,11 @@ impl ImageName {
         let reference = Reference::parse(text)?;
         Ok(if digits { Self::Either(reference, text.into()) } else { Self::Reference(reference) })
     }
+}
+
+/// Whether containerd itself is not there, as opposed to one image being broken.
+fn is_away(error: &containerd::Error) -> bool {
+    matches!(error.kind(), Kind::Unavailable | Kind::Deadline)
 }
 
 /// Adds a record to its image.
