@@ -12,6 +12,9 @@ use super::platform::{self, NoPlatform, Platform};
 pub struct Walk {
     platform: Platform,
     wanted: Descriptor,
+    /// Whether the index entry that led here names no platform, so that only the config tells it. Not for a manifest
+    /// that the name points to: who names it means it, whatever it runs on (containerd does not look either).
+    unnamed: bool,
     /// Read so far, outermost first.
     indexes: Vec<Parsed<Index>>,
     /// Once this is read, what is wanted is its config.
@@ -79,7 +82,7 @@ const MAX_NESTING: usize = 4;
 impl Walk {
     /// A walk from `target` to the image for `platform`.
     pub fn new(target: Descriptor, platform: Platform) -> Self {
-        Self { platform, wanted: target, indexes: Vec::new(), manifest: None }
+        Self { platform, wanted: target, unnamed: false, indexes: Vec::new(), manifest: None }
     }
 
     /// The document that is wanted next.
@@ -105,6 +108,7 @@ impl Walk {
     pub fn read(mut self, bytes: Vec<u8>) -> Result<Step, WalkError> {
         let Some(manifest) = self.manifest.take() else { return self.read_document(bytes) };
         let document = Config::parse(&bytes).map_err(|source| self.malformed("config", source))?;
+        self.confirm(&document)?;
         let config = Parsed { descriptor: self.wanted, bytes, document };
         Ok(Step::End(Documents { indexes: self.indexes, manifest, config }))
     }
@@ -121,12 +125,22 @@ impl Walk {
                 return Err(WalkError::Nesting { limit: MAX_NESTING });
             }
             Document::Index(document) => {
-                let entry = platform::select(&document.entries, &self.platform)?.descriptor.clone();
-                let descriptor = std::mem::replace(&mut self.wanted, entry);
+                let entry = platform::select(&document.entries, &self.platform)?;
+                self.unnamed = entry.platform.is_none();
+                let descriptor = std::mem::replace(&mut self.wanted, entry.descriptor.clone());
                 self.indexes.push(Parsed { descriptor, bytes, document });
             }
         }
         Ok(Step::Next(self))
+    }
+
+    fn confirm(&self, config: &Config) -> Result<(), NoPlatform> {
+        match self.indexes.last() {
+            Some(index) if self.unnamed => {
+                platform::confirm(&config.platform, &self.platform, &index.document.entries)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn malformed(&self, what: &'static str, source: DocumentError) -> WalkError {

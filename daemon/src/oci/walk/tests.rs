@@ -148,3 +148,63 @@ fn a_config_may_be_larger_than_what_leads_to_it() {
     let image = shelf.image(&json!({ "history": "x".repeat(5 << 20) }));
     assert_eq!(shelf.found(&image), Ok(digest(&image)));
 }
+
+#[test]
+fn an_entry_without_a_platform_is_taken_by_its_config() {
+    for (config, fits) in [
+        (json!({ "os": "linux", "architecture": "amd64" }), true),
+        (json!({ "os": "Linux", "architecture": "x86_64" }), true),
+        (json!({ "os": "linux", "architecture": "amd64", "variant": "v1" }), true),
+        (json!({ "os": "linux", "architecture": "386" }), true),
+        (json!({ "architecture": "amd64" }), true),
+        // As containerd: a missing name fits for the operating system only.
+        (json!({ "os": "linux" }), false),
+        (json!({}), false),
+        (json!({ "os": "linux", "architecture": "amd64", "variant": "v2" }), false),
+        (json!({ "os": "linux", "architecture": "arm64" }), false),
+        (json!({ "os": "windows", "architecture": "amd64" }), false),
+        (json!({ "os": "linux", "architecture": "amd64", "os.features": ["unheard.of"] }), false),
+    ] {
+        let mut shelf = Shelf::default();
+        let image = shelf.image(&config);
+        let index = shelf.index(std::slice::from_ref(&image));
+        assert_eq!(shelf.found(&index).is_ok(), fits, "{config}");
+        // A platform that the entry names counts alone, and a name that points to the manifest means it.
+        let named = shelf.index(&[on(image.clone(), "amd64")]);
+        assert_eq!(shelf.found(&named), Ok(digest(&image)), "{config}");
+        assert_eq!(shelf.found(&image), Ok(digest(&image)), "{config}");
+    }
+}
+
+#[test]
+fn only_the_first_entry_without_a_platform_is_tried() {
+    let mut shelf = Shelf::default();
+    let arm64 = shelf.image(&json!({ "os": "linux", "architecture": "arm64" }));
+    let amd64 = shelf.image(&json!({ "os": "linux", "architecture": "amd64" }));
+    let refused = |offered| Err(format!("no image for platform linux/amd64: the index offers {offered}"));
+    let first = "linux/arm64 in the first entry that names no platform";
+    for (entries, expected) in [
+        (vec![arm64.clone()], refused(first.to_owned())),
+        (vec![arm64.clone(), amd64.clone()], refused(first.to_owned())),
+        (vec![on(amd64.clone(), "s390x"), arm64.clone()], refused(format!("{first}, linux/s390x"))),
+        (vec![amd64.clone(), arm64.clone()], Ok(digest(&amd64))),
+        (vec![arm64.clone(), on(amd64.clone(), "amd64")], Ok(digest(&amd64))),
+    ] {
+        let index = shelf.index(&entries);
+        assert_eq!(shelf.found(&index), expected);
+    }
+}
+
+#[test]
+fn the_innermost_entry_decides_whether_the_config_is_asked() {
+    let mut shelf = Shelf::default();
+    let arm64 = shelf.image(&json!({ "os": "linux", "architecture": "arm64" }));
+    let named = shelf.index(&[on(arm64.clone(), "amd64")]);
+    let unnamed = shelf.index(std::slice::from_ref(&arm64));
+    for (inner, fits) in [(named, true), (unnamed, false)] {
+        for entry in [inner.clone(), on(inner.clone(), "amd64")] {
+            let outer = shelf.index(&[entry]);
+            assert_eq!(shelf.found(&outer).is_ok(), fits, "{inner}");
+        }
+    }
+}
