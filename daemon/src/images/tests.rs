@@ -9,7 +9,6 @@ fn record(name: &str, labels: &[(&str, &str)]) -> ImageRecord {
         digest: Digest::of(b"manifest"),
         size: 8,
         annotations: BTreeMap::new(),
-        urls: Vec::new(),
     };
     let labels: HashMap<_, _> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     ImageRecord { name: name.into(), target, labels }

@@ -29,8 +29,6 @@ pub enum Document {
 /// Manifests, or further indexes, by platform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
-    /// What its descriptor should say: the type it was served under, else the one it states, else OCI's.
-    pub media_type: String,
     /// Its entries in their order.
     pub entries: Vec<IndexEntry>,
 }
@@ -38,8 +36,6 @@ pub struct Index {
 /// A config and the layers that it lists the diff IDs of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// What its descriptor should say: the type it was served under, else the one it states, else OCI's.
-    pub media_type: String,
     /// The config blob.
     pub config: Descriptor,
     /// The layers, lowest first. Whether there are as many as diff IDs only the config tells.
@@ -164,16 +160,12 @@ impl Document {
             let found = if kind == Kind::Index { "an index" } else { "a manifest" };
             return Err(DocumentError::Contradiction { claimed: excerpt(claimed), found });
         }
-        let fallback = if kind == Kind::Index { media_type::OCI_INDEX } else { media_type::OCI_MANIFEST };
-        let media_type = types().find(|media_type| media_type::kind(media_type) == kind).unwrap_or(fallback);
-        let media_type = without_parameters(media_type).to_owned();
         if kind == Kind::Index {
             let entries = numbered(raw.manifests, "manifests", entry)?;
-            return Ok(Self::Index(Index { media_type, entries }));
+            return Ok(Self::Index(Index { entries }));
         }
         let config = raw.config.ok_or(DocumentError::NoConfig)?;
         Ok(Self::Manifest(Manifest {
-            media_type,
             config: descriptor(config, "config".to_owned())?,
             layers: numbered(raw.layers, "layers", descriptor)?,
         }))
@@ -231,7 +223,6 @@ fn descriptor(Object(raw): Object<RawDescriptor>, place: String) -> Result<Descr
         digest,
         size: bytes,
         annotations: annotations.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect(),
-        urls: raw.urls.unwrap_or_default(),
     })
 }
 
