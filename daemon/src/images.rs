@@ -100,7 +100,7 @@ impl Images {
             let known = self.containerd.cri_image_root().await.ok().flatten();
             known.ok_or_else(|| Error::NoRoot(table.default.clone()))?
         };
-        let usage = self.usage.total(&self.containerd.snapshots(&table.default)).await?;
+        let usage = self.usage.total(&self.containerd, &table.default).await?;
         Ok(FilesystemUse { mountpoint: root, usage })
     }
 
