@@ -130,6 +130,9 @@ impl Images {
     /// So that a caller who looks next, here or at containerd, does not see the image any more. Best effort: the
     /// removal itself is done.
     async fn forgotten(&self, id: &str) {
+        if !self.containerd.has_cri() {
+            return;
+        }
         let gone = async {
             while let Ok(Some(_)) = self.containerd.cri_image_id(id).await {
                 tokio::time::sleep(Duration::from_millis(10)).await;
