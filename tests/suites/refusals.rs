@@ -5,6 +5,8 @@
 mod broken;
 #[path = "refusals/credentials.rs"]
 mod credentials;
+#[path = "refusals/platforms.rs"]
+mod platforms;
 #[path = "refusals/requests.rs"]
 mod requests;
 #[path = "refusals/secrets.rs"]
@@ -27,6 +29,7 @@ fn main() -> Result<ExitCode> {
     let mut suite = Suite::new()?;
     for release in Release::ALL {
         broken::add(&mut suite, release);
+        platforms::add(&mut suite, release);
         transfers::add(&mut suite, release);
         if release == ANY {
             requests::add(&mut suite, release);

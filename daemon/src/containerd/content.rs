@@ -100,6 +100,5 @@ pub(super) fn own_descriptor(descriptor: &WireDescriptor) -> Option<Descriptor> 
         digest: descriptor.digest.parse().ok()?,
         size: u64::try_from(descriptor.size).ok()?,
         annotations: descriptor.annotations.clone().into_iter().collect(),
-        urls: Vec::new(),
     })
 }

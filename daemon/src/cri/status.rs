@@ -28,6 +28,7 @@ pub fn of_images(error: &images::Error) -> Status {
         images::Error::Node(_) => Code::Unavailable,
         images::Error::Containerd(error) => containerd_code(error),
         images::Error::NoRoot(_) => Code::FailedPrecondition,
+        images::Error::Ambiguous { .. } => Code::InvalidArgument,
     };
     Status::new(code, bounded(chain(error)))
 }

@@ -33,7 +33,6 @@ fn blob_of(bytes: &[u8]) -> Descriptor {
         digest: Digest::of(bytes),
         size: bytes.len() as u64,
         annotations: std::collections::BTreeMap::new(),
-        urls: Vec::new(),
     }
 }
 
