@@ -15,6 +15,7 @@ mod error;
 mod failure;
 mod hosts;
 mod hosts_toml;
+mod kept;
 mod message;
 mod range;
 mod resolve;
@@ -24,7 +25,6 @@ mod session;
 mod tests;
 mod tls;
 mod token;
-mod tokens;
 mod wire;
 
 pub use blob::Blob;

@@ -10,9 +10,9 @@ use reqwest::Url;
 use super::challenge::Challenge;
 use super::credentials::Login;
 use super::failure::{Failure, Refusal};
+use super::kept::Kept;
 use super::secret::Secret;
 use super::token::{self, Order};
-use super::tokens::Tokens;
 use super::wire::{Transport, Wire};
 
 /// Bound on remembered demands. A node pulls from fewer repositories in its life; forgetting one costs a round trip.
@@ -21,7 +21,7 @@ const DEMANDS: usize = 1024;
 /// The demands and tokens of the process.
 pub(super) struct Access {
     wire: Arc<Wire>,
-    tokens: Tokens,
+    tokens: Kept<Order, Secret>,
     /// Guards what each host and repository demands, so that only the first request to it is refused.
     demands: Mutex<HashMap<(String, String), Challenge>>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Proof {
 
 impl Access {
     pub(super) fn new(wire: Arc<Wire>) -> Self {
-        Self { wire, tokens: Tokens::default(), demands: Mutex::default() }
+        Self { wire, tokens: Kept::default(), demands: Mutex::default() }
     }
 
     /// What `host` demanded for `path` the last time.
