@@ -129,10 +129,7 @@ mod tests {
     use super::*;
 
     /// A fetch that takes a second and counts itself.
-    fn slow(
-        count: &Arc<AtomicUsize>,
-        seconds: u64,
-    ) -> impl FnOnce() -> Fetching<usize> {
+    fn slow(count: &Arc<AtomicUsize>, seconds: u64) -> impl FnOnce() -> Fetching<usize> {
         let count = count.clone();
         move || {
             async move {
@@ -172,8 +169,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_fetch_whose_caller_is_gone_is_started_anew() {
         let (kept, count) = (Kept::default(), Arc::default());
-        let gone =
-            tokio::time::timeout(Duration::from_millis(10), kept.get(&"key", slow(&count, 60))).await;
+        let gone = tokio::time::timeout(Duration::from_millis(10), kept.get(&"key", slow(&count, 60))).await;
         assert!(gone.is_err());
         assert!(kept.get(&"key", slow(&count, 60)).await.is_ok());
         assert_eq!(count.load(Ordering::Relaxed), 1);

@@ -36,7 +36,9 @@ pub(super) struct Session<'a> {
     pub(super) schemes: &'a Schemes,
     pub(super) host: &'a Host,
     pub(super) path: &'a str,
-    pub(super) login: &'a Login,
+    pub(super) login: Login,
+    /// Whether the host is asked anonymously should it refuse the login.
+    pub(super) fallback: bool,
 }
 
 /// What is asked of a host.
@@ -54,8 +56,33 @@ pub(super) struct Ask<'a> {
 }
 
 impl Session<'_> {
-    /// Sends the request, with what the host is known to demand, and answers its challenge if it makes one.
+    /// Sends the request as the caller, and where that is wished once more as nobody, should the caller be refused.
     pub(super) async fn send(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        if !self.fallback {
+            return self.send_as_told(ask).await;
+        }
+        let host = &self.host.authority;
+        let refusal = match self.access.refusal(host, self.path, &self.login) {
+            Some(refusal) => refusal,
+            None => match self.send_as_told(ask).await {
+                Err(refusal @ Failure::Unauthorized { refusal: Refusal::Credentials, .. }) => {
+                    tracing::warn!(host, "the pull's credentials were refused; asking without any");
+                    self.access.remember_refusal(host, self.path, &self.login, &refusal);
+                    refusal
+                }
+                other => return other,
+            },
+        };
+        let anonymous = Session { login: Login::Anonymous, fallback: false, ..*self };
+        match anonymous.send_as_told(ask).await {
+            // What is to be mended is the credentials.
+            Err(Failure::Unauthorized { .. }) => Err(refusal),
+            other => other,
+        }
+    }
+
+    /// Sends the request, with what the host is known to demand, and answers its challenge if it makes one.
+    async fn send_as_told(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
         let (host, path) = (&self.host.authority, self.path);
         let mut demand = self.access.demand(host, path);
         let mut refused = None;
@@ -80,7 +107,7 @@ impl Session<'_> {
             }
             demand = Some(challenge);
         }
-        let refusal = if *self.login == Login::Anonymous { Refusal::Required } else { Refusal::Credentials };
+        let refusal = if self.login == Login::Anonymous { Refusal::Required } else { Refusal::Credentials };
         Err(self.unauthorized(refused, refusal).await)
     }
 
@@ -94,7 +121,7 @@ impl Session<'_> {
     ) -> Result<Option<Proof>, Failure> {
         let path = self.path;
         let reach = |realm: &Url| self.realm_reach(realm);
-        let denial = match self.access.prove(challenge, path, self.login, reach).await {
+        let denial = match self.access.prove(challenge, path, &self.login, reach).await {
             Ok(proof) => return Ok(Some(proof)),
             Err(denial) => denial,
         };
@@ -128,7 +155,7 @@ impl Session<'_> {
 
     async fn message(&self, answer: &mut Answer) -> Option<String> {
         let body = answer.document(REFUSAL_LIMIT).await.ok()?;
-        message_of(&body, |message| answer.scrub(self.login, message))
+        message_of(&body, |message| answer.scrub(&self.login, message))
     }
 
     /// One request, by the scheme the host speaks.

@@ -15,8 +15,19 @@ const MANIFEST: &str = r#"{"schemaVersion":2,"config":{},"layers":[]}"#;
 const USER: &str = "canary-user";
 const PASSWORD: &str = "canary-password";
 
+fn config() -> Config {
+    Config {
+        config_path: Vec::new(),
+        credentials_file: None,
+        trusted_mirrors: Vec::new(),
+        anonymous_fallback: false,
+        user_agent: "drayd/test".into(),
+        environment: Environment::default(),
+    }
+}
+
 fn registry() -> Registry {
-    Registry::new(Config { config_path: Vec::new(), user_agent: "drayd/test".into() }).unwrap()
+    Registry::new(config()).unwrap()
 }
 
 fn repository(fake: &Fake) -> Repository {
@@ -32,7 +43,7 @@ fn blob_of(bytes: &[u8]) -> Descriptor {
         media_type: "application/vnd.oci.image.layer.v1.tar".into(),
         digest: Digest::of(bytes),
         size: bytes.len() as u64,
-        annotations: std::collections::BTreeMap::new(),
+        annotations: BTreeMap::new(),
         urls: Vec::new(),
     }
 }
@@ -72,7 +83,7 @@ async fn mirrors_come_first_without_the_credentials_and_every_failure_is_listed(
     std::fs::create_dir(&own).unwrap();
     let file = format!("[host.'http://{}/p']\nheader = {{ x-key = 'canary-token' }}\n", mirror.authority());
     std::fs::write(own.join("hosts.toml"), file).unwrap();
-    let config = Config { config_path: vec![directory.path().into()], user_agent: "drayd/test".into() };
+    let config = Config { config_path: vec![directory.path().into()], ..config() };
     let registry = Registry::new(config).unwrap();
 
     let error = registry.resolve(&repository(&fake), "1", &password()).await.unwrap_err();

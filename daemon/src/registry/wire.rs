@@ -12,7 +12,8 @@ use reqwest::{Client, Response, Url};
 
 use super::credentials::{Login, REDACTED};
 use super::failure::{Failure, innermost, redacted};
-use super::hosts::{DIAL_TIMEOUT, is_loopback};
+use super::hosts::DIAL_TIMEOUT;
+use super::proxies::Proxies;
 use super::tls::Tls;
 
 /// How long headers may take once connected. A registry answers from an index; containerd 2.3 waits 30 s, but with
@@ -73,29 +74,32 @@ pub(super) struct Answer {
 /// The HTTP clients of the process.
 pub(super) struct Wire {
     user_agent: String,
+    proxies: Proxies,
     /// Guards the clients by their settings. Each holds its own pool, so they are shared and never built twice.
-    clients: Mutex<HashMap<(Transport, bool), Client>>,
+    clients: Mutex<HashMap<Transport, Client>>,
 }
 
 impl Wire {
-    pub(super) fn new(user_agent: String) -> Self {
-        Self { user_agent, clients: Mutex::default() }
+    pub(super) fn new(user_agent: String, proxies: Proxies) -> Self {
+        Self { user_agent, proxies, clients: Mutex::default() }
     }
 
     /// Builds a first client, so that a node without usable system certificates shows it at start.
     pub(super) fn check(&self) -> reqwest::Result<()> {
         let transport = Transport { tls: Tls::default(), dial_timeout: DIAL_TIMEOUT, role: Role::Document };
-        self.client(&transport, false).map(drop)
+        self.client(&transport).map(drop)
     }
 
-    /// The client for a host. Loopback hosts are never reached through a proxy: it would look for them on itself.
-    fn client(&self, transport: &Transport, loopback: bool) -> reqwest::Result<Client> {
-        let key = (transport.clone(), loopback);
+    /// The client for a host.
+    fn client(&self, transport: &Transport) -> reqwest::Result<Client> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = clients.get(&key) {
+        if let Some(client) = clients.get(transport) {
             return Ok(client.clone());
         }
+        let proxies = self.proxies.clone();
         let mut builder = Client::builder()
+            // Instead of what the library itself reads of the environment.
+            .proxy(reqwest::Proxy::custom(move |url| proxies.of(url).cloned()))
             .user_agent(&self.user_agent)
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
@@ -104,14 +108,11 @@ impl Wire {
         if transport.role == Role::Blob {
             builder = builder.http1_only();
         }
-        if loopback {
-            builder = builder.no_proxy();
-        }
         let client = transport.tls.apply(builder)?.build()?;
         if clients.len() >= CLIENTS {
             clients.clear();
         }
-        clients.insert(key, client.clone());
+        clients.insert(transport.clone(), client.clone());
         Ok(client)
     }
 
@@ -154,7 +155,7 @@ impl Wire {
         body: Option<String>,
         transport: &Transport,
     ) -> Result<Response, Failure> {
-        let client = self.client(transport, url.host_str().is_some_and(is_loopback)).map_err(|error| {
+        let client = self.client(transport).map_err(|error| {
             Failure::unusable(method, url, format!("no HTTP client: {}", innermost(&error)))
         })?;
         let mut request = client.request(method.clone(), url.clone()).headers(headers);
