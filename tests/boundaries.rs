@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const HOUSES: &[(&str, &[&str])] = &[
     ("cause", &[]),
     ("oci", &[]),
-    ("registry", &["oci"]),
+    ("registry", &["cause", "oci"]),
     ("containerd", &["oci"]),
     ("fetch", &["oci", "registry", "containerd"]),
     ("node", &["cause", "oci", "containerd"]),
@@ -23,7 +23,7 @@ const HOUSES: &[(&str, &[&str])] = &[
         "daemon",
         &["oci", "registry", "containerd", "fetch", "node", "unpack", "pull", "images", "cri", "config"],
     ),
-    ("cli", &["config", "telemetry", "daemon"]),
+    ("cli", &["registry", "config", "telemetry", "daemon"]),
 ];
 
 /// Crates that only some houses may use.

@@ -13,6 +13,7 @@ use crate::oci::Descriptor;
 mod access;
 mod blob;
 mod challenge;
+mod check;
 mod credential_helper;
 mod credentials;
 mod credentials_file;
@@ -35,6 +36,7 @@ mod token;
 mod wire;
 
 pub use blob::Blob;
+pub use check::{Report, check};
 pub use credential_helper::HelperError;
 pub use credentials::{Credentials, CredentialsError, Given};
 pub use credentials_file::CredentialsFileError;

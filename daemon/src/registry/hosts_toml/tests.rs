@@ -1,11 +1,15 @@
 use super::*;
 
+fn read(text: &str, domain: &str) -> Reading {
+    parse(Path::new("/c/hosts.toml"), text, domain, |_| Err(io::ErrorKind::NotFound.into()))
+}
+
 fn parsed(text: &str) -> Vec<Host> {
-    parse(Path::new("/c/hosts.toml"), text, "reg.test:5000").unwrap()
+    read(text, "reg.test:5000").hosts().unwrap()
 }
 
 fn refused(text: &str) -> String {
-    parse(Path::new("/c/hosts.toml"), text, "reg.test").unwrap_err().to_string()
+    read(text, "reg.test").hosts().unwrap_err().to_string()
 }
 
 #[test]
@@ -97,9 +101,29 @@ fn a_broken_file_is_refused_with_its_line() {
 
 #[test]
 fn certificates_lie_beside_the_file() {
-    let error = parse(Path::new("/nowhere/h/hosts.toml"), "ca = ['reg.crt']", "reg.test").unwrap_err();
-    let HostsError::Tls(TlsError::Read { path, .. }) = error else { panic!("{error}") };
-    assert_eq!(path, Path::new("/nowhere/h/reg.crt"));
+    for (text, expected) in [
+        ("server = 'x'\nca = ['reg.crt']", "/c/reg.crt"),
+        ("server = 'x'\nca = '/d/reg.crt'", "/d/reg.crt"),
+        ("server = 'x'\nclient = 'c.pem'", "/c/c.pem"),
+        ("server = 'x'\nclient = [['c.pem', 'sub/c.key']]", "/c/sub/c.key"),
+    ] {
+        let error = read(text, "reg.test").hosts().unwrap_err();
+        let HostsError::Certificate { line: 2, source: TlsError::Read { path, .. }, .. } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(path, Path::new(expected), "{text}");
+    }
+}
+
+#[test]
+fn every_mistake_is_told_in_the_order_of_the_file() {
+    let text = "server = 1\nfoo = 1\nskip_verify = 'x'\n[host.'a']\ncapabilities = ['fly']\nca = 'no.crt'\nbar = 1\n\
+                [host.'ftp://b']\n";
+    let reading = read(text, "reg.test");
+    assert_eq!(reading.mistakes.iter().map(HostsError::line).collect::<Vec<_>>(), [1, 3, 5, 6, 8]);
+    assert_eq!(reading.unknown, [(2, "foo".to_owned()), (7, "bar".to_owned())]);
+    // What containerd passes over does not fail a pull.
+    assert_eq!(parsed("foo = 1").len(), 1);
 }
 
 #[test]
