@@ -26,6 +26,7 @@ mod logins;
 mod message;
 mod proxies;
 mod range;
+mod redirected;
 mod resolve;
 mod secret;
 mod session;
@@ -196,6 +197,8 @@ impl Registry {
             wire: &self.wire,
             access: &self.access,
             schemes: &self.schemes,
+            logins: &self.logins,
+            node,
             host,
             path: &repository.path,
             login: chosen.login,

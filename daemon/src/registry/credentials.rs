@@ -178,6 +178,7 @@ mod tests {
         Credentials::new(Given { username: "u", password: "p", server_address, ..Given::default() }).unwrap()
     }
 
+    /// Fault 30.
     #[test]
     fn a_server_address_applies_in_every_spelling_of_its_registry() {
         for (address, domain, applies) in [

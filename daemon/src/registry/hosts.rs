@@ -225,6 +225,7 @@ mod tests {
         }
     }
 
+    /// Fault 46.
     #[test]
     fn directories_are_looked_up_in_containerds_order() {
         assert_eq!(names("h:5000"), ["h_5000_", "h:5000", "_default"]);
@@ -241,6 +242,7 @@ mod tests {
         }
     }
 
+    /// Faults 36 and 46.
     #[test]
     fn the_first_directory_with_a_match_wins() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -11,8 +11,10 @@ use reqwest::Url;
 use super::access::{Access, Denial, Proof};
 use super::challenge::{self, Challenge};
 use super::credentials::Login;
+use super::credentials_file::CredentialsFile;
 use super::failure::{Failure, Refusal, redacted};
 use super::hosts::{Host, Scheme, split_port};
+use super::logins::Logins;
 use super::message::message_of;
 use super::wire::{Answer, Request, Role, Transport, Wire};
 
@@ -34,6 +36,9 @@ pub(super) struct Session<'a> {
     pub(super) wire: &'a Wire,
     pub(super) access: &'a Access,
     pub(super) schemes: &'a Schemes,
+    /// For the targets of redirects.
+    pub(super) logins: &'a Logins,
+    pub(super) node: &'a CredentialsFile,
     pub(super) host: &'a Host,
     pub(super) path: &'a str,
     pub(super) login: Login,
@@ -92,8 +97,11 @@ impl Session<'_> {
                 None => None,
             };
             let answer = self.exchange(ask, proof.as_ref().map(|proof| &proof.header)).await?;
-            if answer.response.status() != StatusCode::UNAUTHORIZED || !answer.from_origin {
+            if answer.response.status() != StatusCode::UNAUTHORIZED {
                 return Ok(answer);
+            }
+            if !answer.from_origin {
+                return self.prove_elsewhere(ask, answer).await;
             }
             let Some(challenge) = challenge::choose(answer.response.headers()) else {
                 return Err(self.unauthorized(Some(answer), Refusal::NoChallenge).await);
@@ -205,6 +213,19 @@ impl Session<'_> {
         tls: bool,
         authorization: Option<&HeaderValue>,
     ) -> Result<Request, Failure> {
+        let headers = Self::headers(ask);
+        let mut origin_headers = self.host.headers.clone();
+        if let Some(authorization) = authorization {
+            origin_headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        let transport =
+            Transport { tls: self.host.tls.clone(), dial_timeout: self.host.dial_timeout, role: ask.role };
+        let url = self.url(ask, tls)?;
+        Ok(Request { method: ask.method.clone(), url, headers, origin_headers, body: None, transport })
+    }
+
+    /// What goes to every host that a request is led to.
+    pub(super) fn headers(ask: Ask<'_>) -> HeaderMap {
         let mut headers = HeaderMap::new();
         if let Ok(accept) = HeaderValue::from_str(ask.accept) {
             headers.insert(ACCEPT, accept);
@@ -215,14 +236,7 @@ impl Session<'_> {
         {
             headers.insert(RANGE, range);
         }
-        let mut origin_headers = self.host.headers.clone();
-        if let Some(authorization) = authorization {
-            origin_headers.insert(AUTHORIZATION, authorization.clone());
-        }
-        let transport =
-            Transport { tls: self.host.tls.clone(), dial_timeout: self.host.dial_timeout, role: ask.role };
-        let url = self.url(ask, tls)?;
-        Ok(Request { method: ask.method.clone(), url, headers, origin_headers, body: None, transport })
+        headers
     }
 
     fn url(&self, ask: Ask<'_>, tls: bool) -> Result<Url, Failure> {

@@ -170,6 +170,7 @@ mod tests {
 
     use super::*;
 
+    /// Fault 17.
     #[test]
     fn a_senseless_lifetime_is_the_default_one() {
         let default = Duration::from_secs(54);
@@ -183,6 +184,7 @@ mod tests {
         assert_eq!(lifetime(Some(&json!(5))), Duration::from_millis(4500));
     }
 
+    /// Fault 29.
     #[test]
     fn the_realms_own_query_is_kept_and_values_are_encoded() {
         let order = Order {

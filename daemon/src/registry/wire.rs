@@ -69,6 +69,8 @@ pub(super) struct Answer {
     pub(super) response: Response,
     /// The proof that was sent, so that it can be kept out of what the host says of it.
     authorization: Option<HeaderValue>,
+    /// What was proved by it, when that is not the login of the session.
+    pub(super) proved: Option<Login>,
 }
 
 /// The HTTP clients of the process.
@@ -140,7 +142,7 @@ impl Wire {
                 // A form holds secrets; where it goes is not for a redirect to say.
                 _ => {
                     let authorization = origin_headers.get(AUTHORIZATION).cloned();
-                    return Ok(Answer { method, url, from_origin, response, authorization });
+                    return Ok(Answer { method, url, from_origin, response, authorization, proved: None });
                 }
             }
         }
@@ -181,7 +183,9 @@ impl Answer {
     pub(super) fn scrub(&self, login: &Login, text: &str) -> String {
         let header = self.authorization.as_ref().and_then(|header| header.to_str().ok());
         let sent = header.and_then(|header| Some(header.split_once(' ')?.1));
-        login.scrub(&sent.map_or_else(|| text.to_owned(), |sent| text.replace(sent, REDACTED)))
+        let text = sent.map_or_else(|| text.to_owned(), |sent| text.replace(sent, REDACTED));
+        let text = self.proved.as_ref().map_or_else(|| text.clone(), |proved| proved.scrub(&text));
+        login.scrub(&text)
     }
 
     /// The length of the body as announced; for an answer to HEAD, of the body that GET would have.

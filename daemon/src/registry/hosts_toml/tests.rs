@@ -12,6 +12,7 @@ fn refused(text: &str) -> String {
     read(text, "reg.test").hosts().unwrap_err().to_string()
 }
 
+/// Fault 33.
 #[test]
 fn mirrors_keep_the_order_of_the_file_and_the_registry_comes_last() {
     let hosts = parsed("[host.'https://z']\n[host.'http://a:1/p']\n[host.'m']\n");
@@ -25,6 +26,23 @@ fn mirrors_keep_the_order_of_the_file_and_the_registry_comes_last() {
     assert_eq!(hosts[3].namespace, None);
 }
 
+/// Fault 38.
+#[test]
+fn keys_without_any_host_are_for_the_registry_itself() {
+    for (text, authority) in [
+        ("skip_verify = true", "reg.test:5000"),
+        ("server = 'https://reg.test:5000'\nskip_verify = true", "reg.test:5000"),
+        ("server = 'https://other.test'\nskip_verify = true", "other.test"),
+    ] {
+        let hosts = parsed(text);
+        assert_eq!(hosts.len(), 1);
+        assert_eq!(hosts[0].authority, authority);
+        assert!(hosts[0].tls.skip_verify);
+    }
+    assert!(refused("ca = 'no.crt'").contains("a certificate cannot be used"));
+}
+
+/// Fault 34.
 #[test]
 fn server_replaces_the_registry_itself() {
     let hosts = parsed("server = 'https://mirror.test'");
@@ -34,6 +52,7 @@ fn server_replaces_the_registry_itself() {
     assert!(parsed("server = 'http://reg.test:5000'")[0].own);
 }
 
+/// Fault 51.
 #[test]
 fn keys_cover_their_own_host_only() {
     let hosts = parsed(
@@ -79,6 +98,7 @@ fn a_plain_address_with_tls_keys_is_tried_with_tls() {
     }
 }
 
+/// Fault 39.
 #[test]
 fn a_broken_file_is_refused_with_its_line() {
     for (text, expected) in [
@@ -99,6 +119,7 @@ fn a_broken_file_is_refused_with_its_line() {
     }
 }
 
+/// Fault 49.
 #[test]
 fn certificates_lie_beside_the_file() {
     for (text, expected) in [
