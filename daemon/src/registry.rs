@@ -19,6 +19,8 @@ mod credentials;
 mod credentials_file;
 mod error;
 mod failure;
+#[doc(hidden)]
+pub mod fuzz;
 mod hosts;
 mod hosts_toml;
 mod kept;

@@ -4,8 +4,8 @@ fn parsed(text: &str) -> CredentialsFile {
     CredentialsFile::parse(Path::new("/c.json"), text).unwrap()
 }
 
-fn user(name: &str) -> Option<Login> {
-    Some(Login::Password { username: name.into(), password: Secret::new("p") })
+fn user(name: &str) -> Login {
+    Login::Password { username: name.into(), password: Secret::new("p") }
 }
 
 /// The user that the file has for a host, which is named after the key it was found under.
@@ -19,9 +19,9 @@ fn user_for(file: &CredentialsFile, host: &str, path: &str) -> String {
 #[test]
 fn every_form_of_an_entry_is_read() {
     for (entry, login) in [
-        (r#"{"auth":"dTpw"}"#, user("u")),
-        (r#"{"username":"u","password":"p"}"#, user("u")),
-        (r#"{"username":"u","password":"p","auth":"dTpw","email":"e"}"#, user("u")),
+        (r#"{"auth":"dTpw"}"#, Some(user("u"))),
+        (r#"{"username":"u","password":"p"}"#, Some(user("u"))),
+        (r#"{"username":"u","password":"p","auth":"dTpw","email":"e"}"#, Some(user("u"))),
         (r#"{"auth":"dTpw","identitytoken":"t"}"#, Some(Login::IdentityToken(Secret::new("t")))),
         (r#"{"registrytoken":"t"}"#, Some(Login::RegistryToken(Secret::new("t")))),
         (r#"{"auth":"","username":""}"#, None),

@@ -6,7 +6,7 @@ use super::*;
 fn credentials_file(hosts: &Hosts, users: &[(&str, &str)]) -> PathBuf {
     let entries = users
         .iter()
-        .map(|(host, user)| format!("\n{:?}: {{\"username\": {user:?}, \"password\": {PASSWORD:?}}}", host));
+        .map(|(host, user)| format!("\n{host:?}: {{\"username\": {user:?}, \"password\": {PASSWORD:?}}}"));
     let path = hosts.0.path().join("config.json");
     let text = format!("{{\"auths\": {{{}}}}}", entries.collect::<Vec<_>>().join(","));
     std::fs::write(&path, text).unwrap();
