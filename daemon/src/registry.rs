@@ -81,10 +81,11 @@ pub struct Config {
 pub struct Environment(pub BTreeMap<String, OsString>);
 
 impl Environment {
-    /// That of this process.
+    /// That of this process, as far as it matters here.
     pub fn of_process() -> Self {
-        let variables = std::env::vars_os();
-        Self(variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect())
+        let names =
+            ["PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
+        Self(names.iter().filter_map(|&name| Some((name.to_owned(), std::env::var_os(name)?))).collect())
     }
 
     fn text(&self, name: &str) -> Option<String> {

@@ -148,28 +148,26 @@ fn is_program(path: &std::path::Path) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::Path;
 
     use super::*;
 
-    fn install(directory: &Path, script: &str) {
+    /// Installs `docker-credential-test`. Another test may be between fork and exec with the new file still open for
+    /// writing, and then it cannot be run, so it is run once for nothing.
+    pub(in super::super) fn install(directory: &Path, script: &str) {
         let path = directory.join("docker-credential-test");
-        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        let _ = std::fs::remove_file(&path);
+        std::fs::write(&path, format!("#!/bin/sh\n[ \"$1\" = get ] || exit 0\n{script}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        while std::process::Command::new(&path).status().is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     async fn asked(directory: &Path) -> Result<Option<Login>, HelperError> {
         let query = HelperQuery { name: "test".into(), server: "reg.test".into() };
-        // Another test of this process may have the script open for writing between its fork and exec.
-        loop {
-            match ask(directory.as_os_str(), &query).await {
-                Err(HelperError::Start { cause, .. }) if cause.contains("busy") => {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-                answer => return answer,
-            }
-        }
+        ask(directory.as_os_str(), &query).await
     }
 
     #[tokio::test]
@@ -212,11 +210,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let pid = directory.path().join("pid");
         install(directory.path(), &format!("sleep 300 & echo $! > {}; wait", pid.display()));
-        let query = HelperQuery { name: "test".into(), server: "reg.test".into() };
         let limit = Duration::from_millis(500);
         let read = || std::fs::read_to_string(&pid).ok()?.trim().parse::<i32>().ok();
         while read().is_none() {
-            let _ = tokio::time::timeout(limit, ask(directory.path().as_os_str(), &query)).await;
+            let _ = tokio::time::timeout(limit, asked(directory.path())).await;
         }
         let started = Pid::from_raw(read().unwrap());
         let gone = || {
@@ -230,6 +227,14 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("process {started} is still there");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_helper_has_ten_seconds() {
+        let directory = tempfile::tempdir().unwrap();
+        install(directory.path(), "sleep 300");
+        let error = asked(directory.path()).await.unwrap_err();
+        assert!(error.to_string().ends_with("did not answer within 10 s"), "{error}");
     }
 
     #[test]

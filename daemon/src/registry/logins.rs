@@ -154,18 +154,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_helpers_answer_is_shared_and_what_it_does_not_know_is_looked_up_in_the_file() {
-        use std::os::unix::fs::PermissionsExt as _;
         let directory = tempfile::tempdir().unwrap();
-        let program = directory.path().join("docker-credential-x");
         let count = directory.path().join("count");
         let script = format!(
-            "#!/bin/sh\necho >> {}\nread -r server\nif [ \"$server\" = known.test ]; then\n\
-             echo '{{\"Username\":\"u\",\"Secret\":\"helper\"}}'\nelse echo credentials not found; exit 1; fi\n",
+            "echo >> {}\nread -r server\nif [ \"$server\" = known.test ]; then\n\
+             echo '{{\"Username\":\"u\",\"Secret\":\"helper\"}}'\nelse echo credentials not found; exit 1; fi",
             count.display()
         );
-        fs::write(&program, script).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        let text = r#"{"auths":{"other.test":{"username":"u","password":"file"}},"credsStore":"x"}"#;
+        credential_helper::tests::install(directory.path(), &script);
+        let text = r#"{"auths":{"other.test":{"username":"u","password":"file"}},"credsStore":"test"}"#;
         let node = CredentialsFile::parse(Path::new("c"), text).unwrap();
         let logins = Logins::new(None, directory.path().into(), &[], false);
         for (host, password) in
