@@ -2,6 +2,7 @@
 //! Every key has its reference text in its doc comment and its default in `Default`; the commented file in
 //! `packaging/` and `docs/configuration.md` are generated from both. The file is read once, at the start.
 
+mod authority;
 mod duration;
 mod identifier;
 mod limit;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use authority::Authority;
 pub use identifier::Identifier;
 pub use problem::{ConfigError, Fault, Hint, Problem};
 
@@ -158,11 +160,30 @@ pub struct Registry {
     #[serde(with = "written::list")]
     #[schemars(with = "Vec<String>")]
     pub config_path: Vec<PathBuf>,
+    /// The node's own registry credentials, for pulls that bring none: the absolute path of a file in the form of
+    /// Docker's `config.json`, with `auths`, `credHelpers` and `credsStore`. It is read anew for each pull; one that
+    /// cannot be read fails the pull. Empty is none. The variable `DOCKER_CONFIG` is not read.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub credentials_file: Option<PathBuf>,
+    /// Mirrors that are given the credentials of a pull as the registry itself is: `HOST` or `HOST:PORT`. All others
+    /// get only what `credentials_file` has under their own name.
+    #[serde(with = "written::list")]
+    #[schemars(with = "Vec<String>")]
+    pub trusted_mirrors: Vec<Authority>,
+    /// When a registry refuses the credentials of a pull, ask once more without any. Every such refusal is logged as a
+    /// warning.
+    pub anonymous_fallback: bool,
 }
 
 impl Default for Registry {
     fn default() -> Self {
-        Self { config_path: vec!["/etc/containerd/certs.d".into(), "/etc/docker/certs.d".into()] }
+        Self {
+            config_path: vec!["/etc/containerd/certs.d".into(), "/etc/docker/certs.d".into()],
+            credentials_file: None,
+            trusted_mirrors: Vec::new(),
+            anonymous_fallback: false,
+        }
     }
 }
 

@@ -2,6 +2,9 @@
 //! that speaks HTTP and TLS. It moves bytes and checks no blob's digest; it retries nothing but what authentication
 //! and ranges need.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,13 +13,22 @@ use crate::oci::Descriptor;
 mod access;
 mod blob;
 mod challenge;
+mod check;
+mod credential_helper;
 mod credentials;
+mod credentials_file;
 mod error;
 mod failure;
+#[doc(hidden)]
+pub mod fuzz;
 mod hosts;
 mod hosts_toml;
+mod kept;
+mod logins;
 mod message;
+mod proxies;
 mod range;
+mod redirected;
 mod resolve;
 mod secret;
 mod session;
@@ -24,19 +36,25 @@ mod session;
 mod tests;
 mod tls;
 mod token;
-mod tokens;
 mod wire;
 
 pub use blob::Blob;
+pub use check::{Report, check};
+pub use credential_helper::HelperError;
 pub use credentials::{Credentials, CredentialsError, Given};
+pub use credentials_file::CredentialsFileError;
 pub use error::{Attempt, Error, Kind};
 pub use failure::{Failure, Refusal};
 pub use hosts_toml::HostsError;
+pub use proxies::ProxyError;
 pub use resolve::Resolved;
 pub use tls::TlsError;
 
 use access::Access;
+use credentials_file::CredentialsFile;
 use hosts::Host;
+use logins::Logins;
+use proxies::Proxies;
 use session::{Schemes, Session};
 use wire::Wire;
 
@@ -45,8 +63,34 @@ use wire::Wire;
 pub struct Config {
     /// Directories with one directory per registry (`hosts.toml`, certificates), first match wins.
     pub config_path: Vec<PathBuf>,
+    /// The node's own credentials in the form of Docker's `config.json`, for pulls that bring none.
+    pub credentials_file: Option<PathBuf>,
+    /// Mirrors, `host[:port]`, that get the caller's credentials as the registry itself does.
+    pub trusted_mirrors: Vec<String>,
+    /// Whether a host that refuses the caller's credentials is asked once more without any.
+    pub anonymous_fallback: bool,
     /// The `User-Agent` of every request.
     pub user_agent: String,
+    /// Environment variables that matter here; what is not set is not there.
+    pub environment: Environment,
+}
+
+/// What is read of the environment, as a value, so that tests can have their own. `Debug` shows the names only: a
+/// proxy's URL may hold a password.
+#[derive(Clone, Default)]
+pub struct Environment(pub BTreeMap<String, OsString>);
+
+impl Environment {
+    /// That of this process, as far as it matters here.
+    pub fn of_process() -> Self {
+        let names =
+            ["PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
+        Self(names.iter().filter_map(|&name| Some((name.to_owned(), std::env::var_os(name)?))).collect())
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        self.0.get(name)?.to_str().map(String::from)
+    }
 }
 
 /// A repository in a registry, as a reference names it.
@@ -66,6 +110,8 @@ pub struct Registry {
     wire: Arc<Wire>,
     /// Tokens and demands.
     access: Access,
+    /// Which login goes where.
+    logins: Logins,
     /// Which local hosts speak TLS.
     schemes: Schemes,
 }
@@ -73,10 +119,18 @@ pub struct Registry {
 impl Registry {
     /// A registry house with nothing learned yet.
     pub fn new(config: Config) -> Result<Self, Error> {
-        let wire = Arc::new(Wire::new(config.user_agent));
+        let proxies = Proxies::read(|name| config.environment.text(name)).map_err(Error::Proxy)?;
+        let wire = Arc::new(Wire::new(config.user_agent, proxies));
         wire.check().map_err(Error::Client)?;
         let access = Access::new(wire.clone());
-        Ok(Self { config_path: config.config_path, wire, access, schemes: Schemes::default() })
+        let programs = config.environment.0.get("PATH").cloned().unwrap_or_default();
+        let logins = Logins::new(
+            config.credentials_file,
+            programs,
+            &config.trusted_mirrors,
+            config.anonymous_fallback,
+        );
+        Ok(Self { config_path: config.config_path, wire, access, logins, schemes: Schemes::default() })
     }
 
     /// Finds what a tag or digest of a repository points to, on the first host that knows.
@@ -88,9 +142,14 @@ impl Registry {
     ) -> Result<Resolved, Error> {
         let by_digest = object.contains(':');
         let subject = format!("{repository}{}{object}", if by_digest { '@' } else { ':' });
+        let node = self.logins.of_node().await.map_err(Error::Credentials)?;
         let mut attempts = Vec::new();
         for host in self.hosts(repository).await?.iter().filter(|host| serves(host, by_digest)) {
-            match resolve::resolve(&self.session(host, repository, credentials), object).await {
+            let resolving = async {
+                let session = self.session(host, repository, credentials, &node).await?;
+                resolve::resolve(&session, object).await
+            };
+            match resolving.await {
                 Ok(resolved) => return Ok(served(resolved, &attempts)),
                 Err(failure) => attempts.push(attempt(host, failure)),
             }
@@ -107,10 +166,14 @@ impl Registry {
         credentials: &Credentials,
     ) -> Result<Blob, Error> {
         let subject = format!("{repository}@{}", descriptor.digest);
+        let node = self.logins.of_node().await.map_err(Error::Credentials)?;
         let mut attempts = Vec::new();
         for host in self.hosts(repository).await?.iter().filter(|host| host.capabilities.pull) {
-            let session = self.session(host, repository, credentials);
-            match blob::open(&session, descriptor, offset, subject.clone()).await {
+            let opening = async {
+                let session = self.session(host, repository, credentials, &node).await?;
+                blob::open(&session, descriptor, offset, subject.clone()).await
+            };
+            match opening.await {
                 Ok(blob) => return Ok(served(blob, &attempts)),
                 Err(failure) => attempts.push(attempt(host, failure)),
             }
@@ -125,28 +188,36 @@ impl Registry {
         hosts.map_err(Error::Configuration)
     }
 
-    fn session<'a>(
+    async fn session<'a>(
         &'a self,
         host: &'a Host,
         repository: &'a Repository,
-        credentials: &'a Credentials,
-    ) -> Session<'a> {
-        // A mirror is run by someone else, so the caller's credentials for the registry are none of its business.
-        let login =
-            if host.own { credentials.login_for(&repository.domain) } else { &credentials::Login::Anonymous };
-        Session {
+        credentials: &Credentials,
+        node: &'a CredentialsFile,
+    ) -> Result<Session<'a>, Failure> {
+        let chosen = self.logins.choose(host, repository, credentials, node).await?;
+        Ok(Session {
             wire: &self.wire,
             access: &self.access,
             schemes: &self.schemes,
+            logins: &self.logins,
+            node,
             host,
             path: &repository.path,
-            login,
-        }
+            login: chosen.login,
+            fallback: chosen.fallback,
+        })
     }
 }
 
-impl std::fmt::Display for Repository {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl fmt::Display for Repository {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.domain, self.path)
     }
 }

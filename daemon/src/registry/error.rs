@@ -3,8 +3,10 @@
 
 use std::fmt;
 
+use super::credentials_file::CredentialsFileError;
 use super::failure::Failure;
 use super::hosts_toml::HostsError;
+use super::proxies::ProxyError;
 
 /// The class of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +33,12 @@ pub enum Error {
     /// The registry configuration of the reference's domain cannot be used.
     #[error("the registry configuration cannot be used")]
     Configuration(#[source] HostsError),
+    /// The node's file of credentials cannot be used.
+    #[error("the node's registry credentials cannot be used")]
+    Credentials(#[source] CredentialsFileError),
+    /// The environment names a proxy that is none.
+    #[error("the proxy settings in the environment cannot be used")]
+    Proxy(#[source] ProxyError),
     /// The HTTP client cannot be built, for want of system certificates for example.
     #[error("the HTTP client cannot be set up")]
     Client(#[source] reqwest::Error),
@@ -70,7 +78,11 @@ impl Error {
     /// So a missing tag on a working mirror with the registry itself down is not found, not unavailable.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Configuration(_) | Self::Client(_) | Self::NoHost { .. } => Kind::Configuration,
+            Self::Configuration(_)
+            | Self::Credentials(_)
+            | Self::Proxy(_)
+            | Self::Client(_)
+            | Self::NoHost { .. } => Kind::Configuration,
             Self::Unserved { attempts, .. } => {
                 decisive(attempts).map_or(Kind::Unavailable, |attempt| attempt.failure.kind())
             }
@@ -80,10 +92,10 @@ impl Error {
     /// Whether the same call may succeed in a moment, as far as the deciding host can tell.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Configuration(_) | Self::Client(_) | Self::NoHost { .. } => false,
             Self::Unserved { attempts, .. } => {
                 decisive(attempts).is_some_and(|attempt| attempt.failure.is_transient())
             }
+            _ => false,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::error::Error as StdError;
 use http::{Method, StatusCode};
 use reqwest::Url;
 
+use super::credential_helper::HelperError;
 use super::error::Kind;
 
 /// What one host did instead of serving the object. Causes are texts, since concurrent callers share the failure of
@@ -90,6 +91,14 @@ pub enum Failure {
         /// What is wrong with it.
         reason: String,
     },
+    /// The node's credential helper gave no answer, so the host was not asked.
+    #[error("the node's credentials for {host} cannot be had: {cause}")]
+    Helper {
+        /// The host.
+        host: String,
+        /// What the helper did.
+        cause: HelperError,
+    },
 }
 
 /// Why a request stays unauthorized.
@@ -124,6 +133,8 @@ impl Failure {
             Self::Status { status, .. } => status_kind(*status),
             Self::Unauthorized { .. } => Kind::Unauthorized,
             Self::Unusable { .. } => Kind::Answer,
+            Self::Helper { cause, .. } if cause.is_transient() => Kind::Unavailable,
+            Self::Helper { .. } => Kind::Configuration,
         }
     }
 

@@ -2,7 +2,11 @@
 
 mod auth;
 mod fake;
+mod mirrors;
+mod node;
 mod resolve;
+mod secure;
+mod tls;
 mod transfer;
 
 use base64::Engine as _;
@@ -15,12 +19,73 @@ const MANIFEST: &str = r#"{"schemaVersion":2,"config":{},"layers":[]}"#;
 const USER: &str = "canary-user";
 const PASSWORD: &str = "canary-password";
 
+fn config() -> Config {
+    Config {
+        config_path: Vec::new(),
+        credentials_file: None,
+        trusted_mirrors: Vec::new(),
+        anonymous_fallback: false,
+        user_agent: "drayd/test".into(),
+        environment: Environment::default(),
+    }
+}
+
 fn registry() -> Registry {
-    Registry::new(Config { config_path: Vec::new(), user_agent: "drayd/test".into() }).unwrap()
+    Registry::new(config()).unwrap()
+}
+
+/// A directory of `hosts.toml` files, as the node's owner writes it.
+struct Hosts(tempfile::TempDir);
+
+impl Hosts {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// Writes the file of a registry, and gives the directory it is in.
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let directory = self.0.path().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("hosts.toml"), text).unwrap();
+        directory
+    }
+
+    fn config(&self) -> Config {
+        Config { config_path: vec![self.0.path().into()], ..config() }
+    }
+
+    fn registry(&self) -> Registry {
+        Registry::new(self.config()).unwrap()
+    }
 }
 
 fn repository(fake: &Fake) -> Repository {
     Repository { domain: fake.authority(), path: "a/b".into() }
+}
+
+/// A repository whose hosts a file names.
+fn named(domain: &str) -> Repository {
+    Repository { domain: domain.into(), path: "a/b".into() }
+}
+
+fn basic(username: &str, password: &str) -> String {
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}")))
+}
+
+/// A host that serves the manifest to one user only.
+async fn basic_registry(username: &'static str) -> Fake {
+    let wanted = basic(username, PASSWORD);
+    Fake::start(move |request| match request.header("authorization") {
+        Some(given) if given == wanted => manifest(),
+        _ => Reply::status(401).header("www-authenticate", "Basic"),
+    })
+    .await
+}
+
+/// The `Authorization` headers a host received.
+fn authorizations(fake: &Fake) -> Vec<String> {
+    let received = fake.received();
+    received.iter().filter_map(|request| request.header("authorization").map(String::from)).collect()
 }
 
 fn password() -> Credentials {
@@ -32,7 +97,7 @@ fn blob_of(bytes: &[u8]) -> Descriptor {
         media_type: "application/vnd.oci.image.layer.v1.tar".into(),
         digest: Digest::of(bytes),
         size: bytes.len() as u64,
-        annotations: std::collections::BTreeMap::new(),
+        annotations: BTreeMap::new(),
     }
 }
 
@@ -66,13 +131,10 @@ async fn mirrors_come_first_without_the_credentials_and_every_failure_is_listed(
         None => Reply::status(401).header("www-authenticate", "Basic"),
     };
     let (mirror, fake) = (Fake::start(challenge).await, Fake::start(challenge).await);
-    let directory = tempfile::tempdir().unwrap();
-    let own = directory.path().join(fake.authority());
-    std::fs::create_dir(&own).unwrap();
+    let hosts = Hosts::new();
     let file = format!("[host.'http://{}/p']\nheader = {{ x-key = 'canary-token' }}\n", mirror.authority());
-    std::fs::write(own.join("hosts.toml"), file).unwrap();
-    let config = Config { config_path: vec![directory.path().into()], user_agent: "drayd/test".into() };
-    let registry = Registry::new(config).unwrap();
+    hosts.write(&fake.authority(), &file);
+    let registry = hosts.registry();
 
     let error = registry.resolve(&repository(&fake), "1", &password()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Denied);

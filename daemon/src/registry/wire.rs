@@ -12,7 +12,8 @@ use reqwest::{Client, Response, Url};
 
 use super::credentials::{Login, REDACTED};
 use super::failure::{Failure, innermost, redacted};
-use super::hosts::{DIAL_TIMEOUT, is_loopback};
+use super::hosts::DIAL_TIMEOUT;
+use super::proxies::Proxies;
 use super::tls::Tls;
 
 /// How long headers may take once connected. A registry answers from an index; containerd 2.3 waits 30 s, but with
@@ -68,34 +69,39 @@ pub(super) struct Answer {
     pub(super) response: Response,
     /// The proof that was sent, so that it can be kept out of what the host says of it.
     authorization: Option<HeaderValue>,
+    /// What was proved by it, when that is not the login of the session.
+    pub(super) proved: Option<Login>,
 }
 
 /// The HTTP clients of the process.
 pub(super) struct Wire {
     user_agent: String,
+    proxies: Proxies,
     /// Guards the clients by their settings. Each holds its own pool, so they are shared and never built twice.
-    clients: Mutex<HashMap<(Transport, bool), Client>>,
+    clients: Mutex<HashMap<Transport, Client>>,
 }
 
 impl Wire {
-    pub(super) fn new(user_agent: String) -> Self {
-        Self { user_agent, clients: Mutex::default() }
+    pub(super) fn new(user_agent: String, proxies: Proxies) -> Self {
+        Self { user_agent, proxies, clients: Mutex::default() }
     }
 
     /// Builds a first client, so that a node without usable system certificates shows it at start.
     pub(super) fn check(&self) -> reqwest::Result<()> {
         let transport = Transport { tls: Tls::default(), dial_timeout: DIAL_TIMEOUT, role: Role::Document };
-        self.client(&transport, false).map(drop)
+        self.client(&transport).map(drop)
     }
 
-    /// The client for a host. Loopback hosts are never reached through a proxy: it would look for them on itself.
-    fn client(&self, transport: &Transport, loopback: bool) -> reqwest::Result<Client> {
-        let key = (transport.clone(), loopback);
+    /// The client for a host.
+    fn client(&self, transport: &Transport) -> reqwest::Result<Client> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = clients.get(&key) {
+        if let Some(client) = clients.get(transport) {
             return Ok(client.clone());
         }
+        let proxies = self.proxies.clone();
         let mut builder = Client::builder()
+            // Instead of what the library itself reads of the environment.
+            .proxy(reqwest::Proxy::custom(move |url| proxies.of(url).cloned()))
             .user_agent(&self.user_agent)
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
@@ -104,14 +110,11 @@ impl Wire {
         if transport.role == Role::Blob {
             builder = builder.http1_only();
         }
-        if loopback {
-            builder = builder.no_proxy();
-        }
         let client = transport.tls.apply(builder)?.build()?;
         if clients.len() >= CLIENTS {
             clients.clear();
         }
-        clients.insert(key, client.clone());
+        clients.insert(transport.clone(), client.clone());
         Ok(client)
     }
 
@@ -139,7 +142,7 @@ impl Wire {
                 // A form holds secrets; where it goes is not for a redirect to say.
                 _ => {
                     let authorization = origin_headers.get(AUTHORIZATION).cloned();
-                    return Ok(Answer { method, url, from_origin, response, authorization });
+                    return Ok(Answer { method, url, from_origin, response, authorization, proved: None });
                 }
             }
         }
@@ -154,7 +157,7 @@ impl Wire {
         body: Option<String>,
         transport: &Transport,
     ) -> Result<Response, Failure> {
-        let client = self.client(transport, url.host_str().is_some_and(is_loopback)).map_err(|error| {
+        let client = self.client(transport).map_err(|error| {
             Failure::unusable(method, url, format!("no HTTP client: {}", innermost(&error)))
         })?;
         let mut request = client.request(method.clone(), url.clone()).headers(headers);
@@ -180,7 +183,9 @@ impl Answer {
     pub(super) fn scrub(&self, login: &Login, text: &str) -> String {
         let header = self.authorization.as_ref().and_then(|header| header.to_str().ok());
         let sent = header.and_then(|header| Some(header.split_once(' ')?.1));
-        login.scrub(&sent.map_or_else(|| text.to_owned(), |sent| text.replace(sent, REDACTED)))
+        let text = sent.map_or_else(|| text.to_owned(), |sent| text.replace(sent, REDACTED));
+        let text = self.proved.as_ref().map_or_else(|| text.clone(), |proved| proved.scrub(&text));
+        login.scrub(&text)
     }
 
     /// The length of the body as announced; for an answer to HEAD, of the body that GET would have.
