@@ -65,18 +65,6 @@ pub enum Error {
         /// The host that sent the last of them.
         host: String,
     },
-    /// The document has another size than its descriptor says.
-    #[error("{media_type} {digest}: the descriptor says {stated} bytes, the registry sent {actual}")]
-    Size {
-        /// The document's media type.
-        media_type: String,
-        /// Its digest.
-        digest: Digest,
-        /// Size by the descriptor, in bytes.
-        stated: u64,
-        /// Bytes received.
-        actual: u64,
-    },
     /// The document is larger than any that drayd keeps in memory.
     #[error("{media_type} {digest} is {size} bytes long, more than the {limit} that drayd accepts")]
     TooLarge {

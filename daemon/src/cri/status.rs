@@ -68,7 +68,7 @@ fn fetch_code(error: &fetch::Error) -> Code {
     match error {
         fetch::Error::Registry(error) => registry_code(error),
         fetch::Error::Containerd(error) => containerd_code(error),
-        fetch::Error::Corrupt { .. } | fetch::Error::Size { .. } => Code::DataLoss,
+        fetch::Error::Corrupt { .. } => Code::DataLoss,
         fetch::Error::TooLarge { .. } => Code::FailedPrecondition,
         fetch::Error::Locked { .. } => Code::Unavailable,
     }
@@ -81,6 +81,7 @@ fn registry_code(error: &registry::Error) -> Code {
         registry::Kind::Denied => Code::PermissionDenied,
         registry::Kind::RateLimited => Code::ResourceExhausted,
         registry::Kind::Unavailable => Code::Unavailable,
+        registry::Kind::Size => Code::DataLoss,
         registry::Kind::Answer => Code::Unknown,
         registry::Kind::Configuration => Code::FailedPrecondition,
     }

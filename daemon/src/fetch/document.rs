@@ -92,14 +92,6 @@ impl Fetcher {
             meter.received(part.len());
             bytes.extend_from_slice(&part);
         }
-        if bytes.len() as u64 != document.size {
-            return Err(Error::Size {
-                media_type: document.media_type.clone(),
-                digest: document.digest.clone(),
-                stated: document.size,
-                actual: bytes.len() as u64,
-            });
-        }
         if !document.digest.matches(&bytes) {
             let host = source.repository.domain.clone();
             return Err(Error::Corrupt { digest: document.digest.clone(), host });

@@ -18,14 +18,14 @@ type Breakage = fn(&Scripted, &mut Image);
 
 const CASES: [(&str, Breakage, Code, &str); 16] = [
     ("config-bytes", config_bytes, Code::DataLoss, "the bytes do not match the digest"),
-    ("config-short", config_stated_longer, Code::Unknown, "bytes, but"),
-    ("config-long", config_sent_longer, Code::Unknown, "longer than its descriptor says"),
+    ("config-short", config_stated_longer, Code::DataLoss, "the descriptor says"),
+    ("config-long", config_sent_longer, Code::DataLoss, "bytes, the host sends"),
     ("config-absent", config_absent, Code::NotFound, "404 Not Found"),
     ("config-no-json", config_no_json, Code::FailedPrecondition, "the image's config"),
     ("layer-bytes", layer_bytes, Code::DataLoss, "the bytes do not match the digest"),
     ("layer-absent", layer_absent, Code::NotFound, "404 Not Found"),
     ("layer-html", layer_html, Code::Unknown, "HTML page"),
-    ("layer-long", layer_sent_longer, Code::Unknown, "longer than its descriptor says"),
+    ("layer-long", layer_sent_longer, Code::DataLoss, "bytes, the host sends"),
     ("diff-id", other_diff_id, Code::DataLoss, "but the image config says"),
     ("no-gzip", layer_no_gzip, Code::Unknown, "cannot unpack the image"),
     ("counts", one_diff_id_less, Code::FailedPrecondition, "lists 2 layers, the image config 1 diff IDs"),
