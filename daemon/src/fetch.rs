@@ -17,7 +17,7 @@ pub use meter::Meter;
 pub use turns::Turns;
 
 use crate::containerd::content::ingest::PIECE;
-use crate::containerd::content::{Ingest, Opened};
+use crate::containerd::content::{Committed, Ingest, Opened};
 use crate::containerd::{self, Containerd, labels};
 use crate::oci::media_type::Kind;
 use crate::oci::{Descriptor, Digest};
@@ -185,8 +185,12 @@ impl Fetcher {
         }
         let labels = HashMap::from([source_label(source, None)]);
         match ingest.commit(labels).await {
-            Ok(()) => Ok(Some(received)),
-            Err(error) if error.kind() == containerd::Kind::Refused => {
+            Ok(Committed::Now) => Ok(Some(received)),
+            Ok(Committed::Before) => {
+                note_source(containerd, source, blob).await?;
+                Ok(Some(received))
+            }
+            Err(error) if error.kind() == containerd::Kind::Mismatch => {
                 containerd.abort_ingest(&ingest_reference(blob)).await?;
                 Ok(None)
             }
@@ -238,14 +242,13 @@ async fn open(containerd: &Containerd, blob: &Descriptor) -> Result<Option<Box<I
     let mut pause = Duration::from_millis(10);
     let give_up = tokio::time::Instant::now() + LOCKED_LIMIT;
     loop {
-        match containerd.open_ingest(&reference, blob).await {
-            Ok(Opened::Present) => return Ok(None),
-            Ok(Opened::Ingest(ingest)) => return Ok(Some(ingest)),
-            Err(error) if error.kind() != containerd::Kind::Locked => return Err(error.into()),
-            Err(_) if tokio::time::Instant::now() >= give_up => {
+        match containerd.open_ingest(&reference, blob).await? {
+            Opened::Present => return Ok(None),
+            Opened::Ingest(ingest) => return Ok(Some(ingest)),
+            Opened::Locked if tokio::time::Instant::now() >= give_up => {
                 return Err(Error::Locked { digest: blob.digest.clone() });
             }
-            Err(_) => tokio::time::sleep(pause).await,
+            Opened::Locked => tokio::time::sleep(pause).await,
         }
         pause = (pause * 2).min(LOCKED_PAUSE_MAX);
     }

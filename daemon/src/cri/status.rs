@@ -93,6 +93,7 @@ fn containerd_code(error: &containerd::Error) -> Code {
         Kind::Unavailable | Kind::Locked | Kind::Deadline => Code::Unavailable,
         Kind::NoSpace => Code::ResourceExhausted,
         Kind::Unimplemented => Code::FailedPrecondition,
+        Kind::Mismatch => Code::DataLoss,
         Kind::NotFound | Kind::AlreadyExists | Kind::Refused | Kind::Failed => Code::Unknown,
     }
 }

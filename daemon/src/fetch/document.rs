@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use crate::containerd::content::Committed;
 use crate::containerd::{Containerd, Kind};
 use crate::oci::Descriptor;
 
@@ -76,7 +77,10 @@ impl Fetcher {
         }
         let mut all = labels;
         all.extend([source_label(source, None)]);
-        Ok(ingest.commit(all).await?)
+        match ingest.commit(all.clone()).await? {
+            Committed::Now => Ok(()),
+            Committed::Before => add_labels(containerd, document, all).await,
+        }
     }
 
     async fn download(
