@@ -156,7 +156,7 @@ impl Puller {
         record::record(&context, request, &resolved, &plan, &snapshotter.name, pinned).await?;
         publish::publish(&self.containerd, reference, &plan.image_id).await?;
 
-        let tally = Tally::new(&resolved, &plan, &layers, snapshotter.remote_capable);
+        let tally = Tally::new(meter.bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
         Ok(Outcome { image_id: plan.image_id, tally })
     }
 }

@@ -7,7 +7,7 @@ use crate::containerd::content::Committed;
 use crate::containerd::{Containerd, Kind};
 use crate::oci::Descriptor;
 
-use super::{Error, Fetched, Fetcher, Meter, Source, note_source, open, source_label};
+use super::{Error, Fetched, Fetcher, Meter, Source, open};
 
 /// Larger ones are refused rather than held in memory: four times containerd's limit for manifests, since configs
 /// carry an image's whole history.
@@ -39,21 +39,13 @@ impl Fetcher {
                 limit: MAX_DOCUMENT,
             });
         }
-        match containerd
-            .read_blob(&document.digest, usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX))
-            .await
-        {
-            // A store that lost power may hold other bytes than its records say: those are fetched again.
-            Ok(bytes) if document.digest.matches(&bytes) => {
-                return Ok(Document { bytes, fetched: Fetched::Present });
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == Kind::NotFound => {}
-            Err(error) => return Err(error.into()),
+        // A store that lost power may hold other bytes than its records say: those are fetched again.
+        let stored = stored(containerd, document).await?.filter(|bytes| document.digest.matches(bytes));
+        if let Some(bytes) = stored {
+            return Ok(Document { bytes, fetched: Fetched::Present });
         }
         let bytes = self.download(source, document, meter).await?;
-        let fetched = Fetched::Transferred(bytes.len() as u64);
-        Ok(Document { bytes, fetched })
+        Ok(Document { bytes, fetched: Fetched::Transferred { continued: 0 } })
     }
 
     /// Puts the document into the content store with these labels, held by the lease that `containerd` is under.
@@ -66,21 +58,19 @@ impl Fetcher {
         labels: HashMap<String, String>,
     ) -> Result<(), Error> {
         let _turn = self.turns.take(document.digest.clone()).await;
-        let Some(mut ingest) = open(containerd, document).await? else {
-            note_source(containerd, source, document).await?;
-            return add_labels(containerd, document, labels).await;
-        };
-        // Complete already when another namespace has the blob and containerd shares content between them.
-        if ingest.offset() < document.size {
-            ingest.rewind();
-            ingest.write(bytes.to_vec()).await?;
+        let mut all = labels.clone();
+        all.extend([source.label()]);
+        if let Some(mut ingest) = open(containerd, document, || {}).await? {
+            // Complete already when another namespace has the blob and containerd shares content between them.
+            if ingest.offset() < document.size {
+                ingest.rewind();
+                ingest.write(bytes.to_vec()).await?;
+            }
+            if ingest.commit(all).await? == Committed::Now {
+                return Ok(());
+            }
         }
-        let mut all = labels;
-        all.extend([source_label(source, None)]);
-        match ingest.commit(all.clone()).await? {
-            Committed::Now => Ok(()),
-            Committed::Before => add_labels(containerd, document, all).await,
-        }
+        source.note(containerd, document, labels).await
     }
 
     async fn download(
@@ -97,21 +87,18 @@ impl Fetcher {
             bytes.extend_from_slice(&part);
         }
         if !document.digest.matches(&bytes) {
-            let host = source.repository.domain.clone();
-            return Err(Error::Corrupt { digest: document.digest.clone(), host });
+            return Err(Error::Corrupt { digest: document.digest.clone(), host: body.host });
         }
         Ok(bytes)
     }
 }
 
-/// Writes only labels that are missing, so that a repeated pull changes nothing.
-async fn add_labels(
-    containerd: &Containerd,
-    document: &Descriptor,
-    mut labels: HashMap<String, String>,
-) -> Result<(), Error> {
-    if let Some(info) = containerd.blob_info(&document.digest).await? {
-        labels.retain(|key, value| info.labels.get(key) != Some(value));
+/// The bytes that the store has under the document's digest, whatever they are.
+async fn stored(containerd: &Containerd, document: &Descriptor) -> Result<Option<Vec<u8>>, Error> {
+    let limit = usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX);
+    match containerd.read_blob(&document.digest, limit).await {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    Ok(containerd.label_blob(&document.digest, labels).await?)
 }

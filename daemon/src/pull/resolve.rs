@@ -52,6 +52,7 @@ pub(super) async fn resolve(
         registry.resolve(&source.repository, request.reference.object(), &source.credentials).await
     };
     let registry::Resolved { target, body, .. } = answer.map_err(Error::Resolve)?;
+    context.meter.received(body.as_ref().map_or(0, Bytes::len));
     let mut walk = Walk { fetcher, context, given: body, documents: Vec::new() };
     let (manifest_descriptor, manifest) = walk.manifest(target.clone(), platform, keep_layers).await?;
     let config = walk.config(&manifest.config).await?;
@@ -116,10 +117,10 @@ impl Walk<'_> {
 
     async fn load(&mut self, what: &'static str, descriptor: &Descriptor) -> Result<Vec<u8>, Error> {
         if let Some(bytes) = self.given.take() {
-            self.documents.push((descriptor.clone(), Fetched::Transferred(bytes.len() as u64)));
+            self.documents.push((descriptor.clone(), Fetched::Transferred { continued: 0 }));
             return Ok(bytes.into());
         }
-        let Context { containerd, source, meter } = self.context;
+        let Context { containerd, source, meter, .. } = self.context;
         let loaded = self.fetcher.load(containerd, source, descriptor, meter).await;
         let document = loaded.map_err(|source| Error::Document { what, source })?;
         self.documents.push((descriptor.clone(), document.fetched));

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::{Context, Layer};
-use crate::fetch::{self, Fetched, Fetcher};
+use crate::fetch::{self, Fetched, Fetcher, Line};
 
 type Answer = Result<Fetched, fetch::Error>;
 
@@ -15,6 +15,8 @@ pub(super) struct Prefetch<'a> {
     fetcher: &'a Arc<Fetcher>,
     context: &'a Context,
     layers: &'a [Layer],
+    /// Where the layers wait for download slots.
+    line: Line,
     /// Aborted when this is dropped, so that a failed pull stops downloading.
     tasks: JoinSet<()>,
     /// One slot per layer: where the answer of its fetch will come.
@@ -24,11 +26,11 @@ pub(super) struct Prefetch<'a> {
 impl<'a> Prefetch<'a> {
     pub(super) fn new(fetcher: &'a Arc<Fetcher>, context: &'a Context, layers: &'a [Layer]) -> Self {
         let answers = layers.iter().map(|_| None).collect();
-        Self { fetcher, context, layers, tasks: JoinSet::new(), answers }
+        Self { fetcher, context, layers, line: fetcher.line(), tasks: JoinSet::new(), answers }
     }
 
-    /// Starts the fetches of `range` that have not started yet, in order: download slots are given in that order,
-    /// so the layers that can be unpacked first come first.
+    /// Starts the fetches of `range` that have not started yet. Their places in line are taken here, in order, and not
+    /// by tasks that race: the layers that can be unpacked first are downloaded first.
     pub(super) fn start(&mut self, range: Range<usize>) {
         for index in range {
             if self.answers[index].is_some() {
@@ -36,12 +38,13 @@ impl<'a> Prefetch<'a> {
             }
             let (answer, receiver) = oneshot::channel();
             self.answers[index] = Some(receiver);
+            let place = self.line.place();
             let fetcher = Arc::clone(self.fetcher);
             let context = self.context.clone();
             let blob = self.layers[index].blob.clone();
             self.tasks.spawn(async move {
                 let Context { containerd, source, meter } = &context;
-                let answered = fetcher.blob(containerd, source, &blob, meter).await;
+                let answered = fetcher.blob(containerd, source, &blob, meter, &place).await;
                 // Nobody listens once the pull has failed elsewhere.
                 let _ = answer.send(answered);
             });
