@@ -7,7 +7,7 @@ use crate::containerd::content::Committed;
 use crate::containerd::{Containerd, Kind};
 use crate::oci::Descriptor;
 
-use super::{Error, Fetched, Fetcher, Meter, Source, open};
+use super::{Error, Fetched, Fetcher, Meter, Source, ingest_reference, open};
 
 /// Larger ones are refused rather than held in memory: four times containerd's limit for manifests, since configs
 /// carry an image's whole history.
@@ -39,12 +39,16 @@ impl Fetcher {
                 limit: MAX_DOCUMENT,
             });
         }
-        // A store that lost power may hold other bytes than its records say: those are fetched again.
-        let stored = stored(containerd, document).await?.filter(|bytes| document.digest.matches(bytes));
-        if let Some(bytes) = stored {
-            return Ok(Document { bytes, fetched: Fetched::Present });
-        }
+        let broken = match stored(containerd, document).await? {
+            Some(bytes) if document.digest.matches(&bytes) => {
+                return Ok(Document { bytes, fetched: Fetched::Present });
+            }
+            stored => stored.is_some(),
+        };
         let bytes = self.download(source, document, meter).await?;
+        if broken {
+            self.discard(containerd, document).await?;
+        }
         Ok(Document { bytes, fetched: Fetched::Transferred { continued: 0 } })
     }
 
@@ -60,17 +64,40 @@ impl Fetcher {
         let _turn = self.turns.take(document.digest.clone()).await;
         let mut all = labels.clone();
         all.extend([source.label()]);
-        if let Some(mut ingest) = open(containerd, document, || {}).await? {
-            // Complete already when another namespace has the blob and containerd shares content between them.
+        let mut discarded = false;
+        loop {
+            let Some(mut ingest) = open(containerd, document, || {}).await? else { break };
+            // Complete already when another namespace has the blob and containerd shares content between them, or when
+            // an earlier writer was stopped before its commit.
             if ingest.offset() < document.size {
                 ingest.rewind();
                 ingest.write(bytes.to_vec()).await?;
             }
-            if ingest.commit(all).await? == Committed::Now {
-                return Ok(());
+            match ingest.commit(all.clone()).await {
+                Ok(Committed::Now) => return Ok(()),
+                Ok(Committed::Before) => break,
+                // Ours match; what an earlier writer left does not.
+                Err(error) if error.kind() == Kind::Mismatch && !discarded => {
+                    containerd.abort_ingest(&ingest_reference(document)).await?;
+                    discarded = true;
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         source.note(containerd, document, labels).await
+    }
+
+    /// Throws away a blob that is in the store with other bytes than its records say, as after a loss of power. What
+    /// only its labels held goes with it, and this pull makes it anew.
+    async fn discard(&self, containerd: &Containerd, document: &Descriptor) -> Result<(), Error> {
+        let _turn = self.turns.take(document.digest.clone()).await;
+        // Another pull may have written it anew meanwhile.
+        let stored = stored(containerd, document).await?;
+        if stored.is_none_or(|bytes| document.digest.matches(&bytes)) {
+            return Ok(());
+        }
+        tracing::warn!(digest = %document.digest, "a blob in the content store is broken: it is written anew");
+        Ok(containerd.discard_blob(&document.digest).await?)
     }
 
     async fn download(
