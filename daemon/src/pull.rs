@@ -143,7 +143,12 @@ impl Puller {
         let (reference, snapshotter) = (&request.reference, &choice.snapshotter);
         let repository = Repository { domain: reference.domain().into(), path: reference.path().into() };
         let source = Source { repository, credentials: request.credentials.clone() };
-        let context = Context { containerd: self.containerd.under(lease), source, meter: Arc::clone(meter) };
+        let context = Context {
+            containerd: self.containerd.under(lease),
+            source,
+            meter: Arc::clone(meter),
+            keep_layers: self.config.keep_layers,
+        };
 
         let resolved =
             resolve::resolve(&self.fetcher, &context, request, &self.platform, self.config.keep_layers)
