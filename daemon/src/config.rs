@@ -191,7 +191,8 @@ impl Default for Registry {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pull {
-    /// How many layers of one image are fetched at the same time; 0 is no limit, as with containerd.
+    /// How many layers are downloaded at the same time on this node, over all pulls; 0 is no limit. Pulls take turns:
+    /// a new one gets the next free download, and after ten seconds one that is under way makes room for it.
     #[serde(with = "limit")]
     #[schemars(with = "usize")]
     pub max_concurrent_downloads: Option<NonZeroUsize>,

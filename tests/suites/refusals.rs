@@ -5,8 +5,12 @@
 mod broken;
 #[path = "refusals/credentials.rs"]
 mod credentials;
+#[path = "refusals/downloads.rs"]
+mod downloads;
 #[path = "refusals/platforms.rs"]
 mod platforms;
+#[path = "refusals/repair.rs"]
+mod repair;
 #[path = "refusals/requests.rs"]
 mod requests;
 #[path = "refusals/secrets.rs"]
@@ -31,6 +35,8 @@ fn main() -> Result<ExitCode> {
         broken::add(&mut suite, release);
         platforms::add(&mut suite, release);
         transfers::add(&mut suite, release);
+        downloads::add(&mut suite, release);
+        repair::add(&mut suite, release);
         if release == ANY {
             requests::add(&mut suite, release);
             credentials::add(&mut suite, release);

@@ -76,7 +76,7 @@ fn fetch_code(error: &fetch::Error) -> Code {
     match error {
         fetch::Error::Registry(error) => registry_code(error),
         fetch::Error::Containerd(error) => containerd_code(error),
-        fetch::Error::Corrupt { .. } | fetch::Error::Size { .. } => Code::DataLoss,
+        fetch::Error::Corrupt { .. } => Code::DataLoss,
         fetch::Error::TooLarge { .. } => Code::FailedPrecondition,
         fetch::Error::Locked { .. } => Code::Unavailable,
     }
@@ -89,6 +89,7 @@ fn registry_code(error: &registry::Error) -> Code {
         registry::Kind::Denied => Code::PermissionDenied,
         registry::Kind::RateLimited => Code::ResourceExhausted,
         registry::Kind::Unavailable => Code::Unavailable,
+        registry::Kind::Size => Code::DataLoss,
         registry::Kind::Answer => Code::Unknown,
         registry::Kind::Configuration => Code::FailedPrecondition,
     }
@@ -100,6 +101,7 @@ fn containerd_code(error: &containerd::Error) -> Code {
         Kind::Unavailable | Kind::Locked | Kind::Deadline => Code::Unavailable,
         Kind::NoSpace => Code::ResourceExhausted,
         Kind::Unimplemented => Code::FailedPrecondition,
+        Kind::Mismatch => Code::DataLoss,
         Kind::NotFound | Kind::AlreadyExists | Kind::Refused | Kind::Failed => Code::Unknown,
     }
 }

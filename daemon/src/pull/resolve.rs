@@ -46,21 +46,22 @@ pub(super) async fn name(
 ) -> Result<Named, Error> {
     let _open = meter.open();
     let answer = fetcher.registry().resolve(&source.repository, reference.object(), &source.credentials);
-    answer.await.map_err(Error::Resolve)
+    let named = answer.await.map_err(Error::Resolve)?;
+    meter.received(named.body.as_ref().map_or(0, Bytes::len));
+    Ok(named)
 }
 
-/// Brings the documents of the image for `platform`. With `keep_layers` the manifest holds its layer blobs.
+/// Brings the documents of the image for `platform`.
 pub(super) async fn resolve(
     fetcher: &Arc<Fetcher>,
     context: &Context,
     named: Named,
     platform: &Platform,
-    keep_layers: bool,
 ) -> Result<Resolved, Error> {
     let Named { target, body, .. } = named;
     let mut desk = Desk { fetcher, context, given: body, loaded: Vec::new() };
     let documents = desk.walk(Walk::new(target.clone(), platform.clone())).await?;
-    desk.keep_all(&documents, keep_layers).await?;
+    desk.keep_all(&documents).await?;
     let Documents { manifest, config, .. } = documents;
     Ok(Resolved {
         target,
@@ -94,10 +95,10 @@ impl Desk<'_> {
 
     async fn load(&mut self, what: &'static str, descriptor: &Descriptor) -> Result<Vec<u8>, Error> {
         if let Some(bytes) = self.given.take() {
-            self.loaded.push((descriptor.clone(), Fetched::Transferred(bytes.len() as u64)));
+            self.loaded.push((descriptor.clone(), Fetched::Transferred { continued: 0 }));
             return Ok(bytes.into());
         }
-        let Context { containerd, source, meter } = self.context;
+        let Context { containerd, source, meter, .. } = self.context;
         let loaded = self.fetcher.load(containerd, source, descriptor, meter).await;
         let document = loaded.map_err(|source| Error::Document { what, source })?;
         self.loaded.push((descriptor.clone(), document.fetched));
@@ -105,12 +106,13 @@ impl Desk<'_> {
     }
 
     /// Only once all are read: an image that is broken or not for this machine leaves nothing behind.
-    async fn keep_all(&self, documents: &Documents, keep_layers: bool) -> Result<(), Error> {
+    async fn keep_all(&self, documents: &Documents) -> Result<(), Error> {
         let Documents { indexes, manifest, config } = documents;
         for index in indexes {
             self.keep("index", index, index_labels(&index.document)).await?;
         }
-        self.keep("manifest", manifest, manifest_labels(&manifest.document, keep_layers)).await?;
+        self.keep("manifest", manifest, manifest_labels(&manifest.document, self.context.keep_layers))
+            .await?;
         self.keep("config", config, HashMap::new()).await
     }
 

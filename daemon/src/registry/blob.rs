@@ -22,24 +22,27 @@ pub struct Blob {
     subject: String,
     own: bool,
     answer: Answer,
-    remaining: u64,
+    /// Length of the whole by its descriptor.
+    size: u64,
+    /// Where the next byte lies.
+    position: u64,
 }
 
 impl Blob {
     /// The next bytes; `None` after the last. After an error the blob is to be opened again.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         match self.answer.chunk().await {
-            Ok(Some(chunk)) => match self.remaining.checked_sub(chunk.len() as u64) {
-                Some(remaining) => {
-                    self.remaining = remaining;
-                    Ok(Some(chunk))
+            Ok(Some(chunk)) => {
+                self.position += chunk.len() as u64;
+                if self.position > self.size {
+                    return Err(self.failed(other_size(&self.answer, self.size, self.position)));
                 }
-                None => Err(self.failed(self.answer.unusable("the body is longer than its descriptor says"))),
-            },
-            Ok(None) if self.remaining == 0 => Ok(None),
+                Ok(Some(chunk))
+            }
+            Ok(None) if self.position == self.size => Ok(None),
             Ok(None) => {
-                let url = redacted(&self.answer.url);
-                Err(self.failed(Failure::Truncated { url, missing: self.remaining }))
+                let (url, missing) = (redacted(&self.answer.url), self.size - self.position);
+                Err(self.failed(Failure::Truncated { url, missing }))
             }
             Err(failure) => Err(self.failed(failure)),
         }
@@ -53,8 +56,8 @@ impl Blob {
 
 impl std::fmt::Debug for Blob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { subject, host, offset, remaining, .. } = self;
-        write!(f, "Blob({subject} from {host} at {offset}, {remaining} bytes to come)")
+        let Self { subject, host, position, size, .. } = self;
+        write!(f, "Blob({subject} from {host} at {position} of {size})")
     }
 }
 
@@ -74,10 +77,14 @@ pub(super) async fn open(
         return Err(answer.unusable("the answer is an HTML page, not the blob: is this a registry?"));
     }
     if let Some(length) = answer.length().filter(|&length| length != remaining) {
-        return Err(answer.unusable(format!("the body has {length} bytes, but {remaining} are wanted")));
+        return Err(other_size(&answer, descriptor.size, offset.saturating_add(length)));
     }
     let (host, own) = (session.host.authority.clone(), session.host.own);
-    Ok(Blob { offset, host, subject, own, answer, remaining })
+    Ok(Blob { offset, host, subject, own, answer, size: descriptor.size, position: offset })
+}
+
+fn other_size(answer: &Answer, stated: u64, sent: u64) -> Failure {
+    Failure::Size { url: redacted(&answer.url), stated, sent }
 }
 
 /// The answer to a request for the bytes from `offset` on, and where it starts. `None` when the whole must be asked for

@@ -23,6 +23,8 @@ pub enum Kind {
     Unavailable,
     /// An answer that cannot be used: wrong digest, wrong range, HTML, too big.
     Answer,
+    /// A body of another length than its descriptor says.
+    Size,
     /// The node's own registry configuration is broken.
     Configuration,
 }
@@ -121,7 +123,7 @@ fn rank(kind: Kind) -> u8 {
     match kind {
         Kind::Unauthorized | Kind::Denied | Kind::RateLimited => 3,
         Kind::NotFound => CLEAR,
-        Kind::Answer => 1,
+        Kind::Answer | Kind::Size => 1,
         Kind::Unavailable | Kind::Configuration => 0,
     }
 }

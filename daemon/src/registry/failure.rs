@@ -59,6 +59,16 @@ pub enum Failure {
         /// How many bytes were not sent.
         missing: u64,
     },
+    /// The body has another length than the descriptor says.
+    #[error("{url}: the descriptor says {stated} bytes, the host sends {sent}")]
+    Size {
+        /// Redacted URL.
+        url: String,
+        /// By the descriptor.
+        stated: u64,
+        /// As the host announces, or as far as it was read.
+        sent: u64,
+    },
     /// An HTTP status that is no success.
     #[error("{method} {url}: {status}{}", quote(message.as_deref()))]
     Status {
@@ -132,6 +142,7 @@ impl Failure {
             | Self::Truncated { .. } => Kind::Unavailable,
             Self::Status { status, .. } => status_kind(*status),
             Self::Unauthorized { .. } => Kind::Unauthorized,
+            Self::Size { .. } => Kind::Size,
             Self::Unusable { .. } => Kind::Answer,
             Self::Helper { cause, .. } if cause.is_transient() => Kind::Unavailable,
             Self::Helper { .. } => Kind::Configuration,
