@@ -6,12 +6,9 @@ use std::collections::HashMap;
 use crate::containerd::content::Committed;
 use crate::containerd::{Containerd, Kind};
 use crate::oci::Descriptor;
+use crate::oci::document::MAX_CONFIG;
 
 use super::{Error, Fetched, Fetcher, Meter, Source, ingest_reference, open};
-
-/// Larger ones are refused rather than held in memory: four times containerd's limit for manifests, since configs
-/// carry an image's whole history.
-const MAX_DOCUMENT: u64 = 16 << 20;
 
 /// A document's bytes, proved by its digest, and where they came from.
 #[derive(Clone, Debug)]
@@ -31,12 +28,12 @@ impl Fetcher {
         document: &Descriptor,
         meter: &Meter,
     ) -> Result<Document, Error> {
-        if document.size > MAX_DOCUMENT {
+        if document.size > MAX_CONFIG as u64 {
             return Err(Error::TooLarge {
                 media_type: document.media_type.clone(),
                 digest: document.digest.clone(),
                 size: document.size,
-                limit: MAX_DOCUMENT,
+                limit: MAX_CONFIG as u64,
             });
         }
         let broken = match stored(containerd, document).await? {
@@ -122,8 +119,7 @@ impl Fetcher {
 
 /// The bytes that the store has under the document's digest, whatever they are.
 async fn stored(containerd: &Containerd, document: &Descriptor) -> Result<Option<Vec<u8>>, Error> {
-    let limit = usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX);
-    match containerd.read_blob(&document.digest, limit).await {
+    match containerd.read_blob(&document.digest, MAX_CONFIG).await {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == Kind::NotFound => Ok(None),
         Err(error) => Err(error.into()),
