@@ -19,6 +19,7 @@ mod credentials;
 mod credentials_file;
 mod error;
 mod failure;
+mod foreign;
 #[doc(hidden)]
 pub mod fuzz;
 mod hosts;
@@ -157,7 +158,8 @@ impl Registry {
         Err(given_up(subject, attempts))
     }
 
-    /// Opens a blob or manifest for reading from `offset`, on the first host that serves it.
+    /// Opens a blob or manifest for reading from `offset`, on the first host that serves it; a foreign layer that none
+    /// has, at its own addresses.
     pub async fn open(
         &self,
         repository: &Repository,
@@ -177,6 +179,12 @@ impl Registry {
                 Ok(blob) => return Ok(served(blob, &attempts)),
                 Err(failure) => attempts.push(attempt(host, failure)),
             }
+        }
+        let foreign = !descriptor.urls.is_empty() && error::kind_of(&attempts) == Some(Kind::NotFound);
+        if foreign
+            && let Some(blob) = foreign::open(&self.wire, descriptor, offset, &subject, &mut attempts).await
+        {
+            return Ok(served(blob, &attempts));
         }
         Err(given_up(subject, attempts))
     }

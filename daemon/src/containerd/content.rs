@@ -126,5 +126,6 @@ pub(super) fn own_descriptor(descriptor: &WireDescriptor) -> Option<Descriptor> 
         digest: descriptor.digest.parse().ok()?,
         size: u64::try_from(descriptor.size).ok()?,
         annotations: descriptor.annotations.clone().into_iter().collect(),
+        urls: Vec::new(),
     })
 }

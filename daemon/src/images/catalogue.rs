@@ -116,6 +116,7 @@ mod tests {
             digest: Digest::of(b"manifest"),
             size: 8,
             annotations: BTreeMap::new(),
+            urls: Vec::new(),
         };
         let labels: HashMap<_, _> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         ImageRecord { name: name.into(), target, labels }

@@ -16,6 +16,8 @@ pub struct Descriptor {
     pub size: u64,
     /// Annotations of the descriptor; those under `containerd.io/snapshot/` become snapshot labels.
     pub annotations: BTreeMap<String, String>,
+    /// Where else the blob may be had, should the registry not have it: those of foreign layers.
+    pub urls: Vec<String>,
 }
 
 impl Descriptor {

@@ -40,6 +40,8 @@ pub struct Manifest {
     pub config: Descriptor,
     /// The layers, lowest first. Whether there are as many as diff IDs only the config tells.
     pub layers: Vec<Descriptor>,
+    /// What it is, if it says so; images rarely do.
+    pub artifact_type: Option<String>,
 }
 
 /// Why bytes are not the document that they should be. Texts are kept as excerpts, since they come from outside.
@@ -168,6 +170,7 @@ impl Document {
         Ok(Self::Manifest(Manifest {
             config: descriptor(config, "config".to_owned())?,
             layers: numbered(raw.layers, "layers", descriptor)?,
+            artifact_type: raw.artifact_type.filter(|name| !name.is_empty()),
         }))
     }
 }
@@ -223,6 +226,7 @@ fn descriptor(Object(raw): Object<RawDescriptor>, place: String) -> Result<Descr
         digest,
         size: bytes,
         annotations: annotations.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect(),
+        urls: raw.urls.unwrap_or_default(),
     })
 }
 

@@ -72,6 +72,19 @@ pub(super) async fn open(
         Some(continued) => continued,
         None => (whole(session, descriptor).await?, 0),
     };
+    let whose = (session.host.authority.clone(), session.host.own);
+    received(answer, whose, descriptor, offset, subject)
+}
+
+/// What was answered from `offset` on, unless its headers already show that it is not the blob. `whose` is the host
+/// and whether it is the registry's own.
+pub(super) fn received(
+    answer: Answer,
+    (host, own): (String, bool),
+    descriptor: &Descriptor,
+    offset: u64,
+    subject: String,
+) -> Result<Blob, Failure> {
     let remaining = descriptor.size.saturating_sub(offset);
     if answer.media_type().as_deref() == Some("text/html") {
         return Err(answer.unusable("the answer is an HTML page, not the blob: is this a registry?"));
@@ -79,7 +92,6 @@ pub(super) async fn open(
     if let Some(length) = answer.length().filter(|&length| length != remaining) {
         return Err(other_size(&answer, descriptor.size, offset.saturating_add(length)));
     }
-    let (host, own) = (session.host.authority.clone(), session.host.own);
     Ok(Blob { offset, host, subject, own, answer, size: descriptor.size, position: offset })
 }
 

@@ -63,7 +63,7 @@ pub enum Error {
 /// One host's failure.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// The host, with its port.
+    /// The host, with its port; with its scheme where a foreign layer's own address was asked.
     pub host: String,
     /// Whether it is the registry's own host rather than a mirror.
     pub own: bool,
@@ -85,9 +85,7 @@ impl Error {
             | Self::Proxy(_)
             | Self::Client(_)
             | Self::NoHost { .. } => Kind::Configuration,
-            Self::Unserved { attempts, .. } => {
-                decisive(attempts).map_or(Kind::Unavailable, |attempt| attempt.failure.kind())
-            }
+            Self::Unserved { attempts, .. } => kind_of(attempts).unwrap_or(Kind::Unavailable),
         }
     }
 
@@ -104,8 +102,18 @@ impl Error {
 
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", if self.own { "registry" } else { "mirror" }, self.host, self.failure)
+        let whose = match (self.own, self.host.contains("://")) {
+            (true, _) => "registry",
+            (false, false) => "mirror",
+            (false, true) => "foreign url",
+        };
+        write!(f, "{whose} {}: {}", self.host, self.failure)
     }
+}
+
+/// The class of what the deciding host did.
+pub(super) fn kind_of(attempts: &[Attempt]) -> Option<Kind> {
+    decisive(attempts).map(|attempt| attempt.failure.kind())
 }
 
 /// The first of the highest rank; among equals the first host is the preferred one.

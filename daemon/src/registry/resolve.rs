@@ -116,5 +116,6 @@ pub(super) fn is_manifest(media_type: &str) -> bool {
 }
 
 fn descriptor(media_type: String, digest: Digest, size: u64) -> Descriptor {
-    Descriptor { media_type, digest, size, annotations: std::collections::BTreeMap::new() }
+    let annotations = std::collections::BTreeMap::new();
+    Descriptor { media_type, digest, size, annotations, urls: Vec::new() }
 }

@@ -2,6 +2,7 @@
 
 mod auth;
 mod fake;
+mod foreign;
 mod mirrors;
 mod node;
 mod resolve;
@@ -98,6 +99,7 @@ fn blob_of(bytes: &[u8]) -> Descriptor {
         digest: Digest::of(bytes),
         size: bytes.len() as u64,
         annotations: BTreeMap::new(),
+        urls: Vec::new(),
     }
 }
 

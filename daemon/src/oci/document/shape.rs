@@ -41,6 +41,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
 pub(super) struct RawDocument {
     schema_version: Option<i64>,
     pub(super) media_type: Option<String>,
+    pub(super) artifact_type: Option<String>,
     fs_layers: Option<IgnoredAny>,
     pub(super) manifests: Option<Vec<Object<RawDescriptor>>>,
     pub(super) config: Option<Object<RawDescriptor>>,
@@ -55,6 +56,7 @@ pub(super) struct RawDescriptor {
     /// Any value, so that the error about a wrong one can name its descriptor.
     pub(super) size: Option<serde_json::Value>,
     pub(super) annotations: Option<BTreeMap<String, Option<String>>>,
+    pub(super) urls: Option<Vec<String>>,
     pub(super) platform: Option<Object<RawPlatform>>,
     pub(super) artifact_type: Option<String>,
 }

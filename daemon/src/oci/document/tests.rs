@@ -24,6 +24,7 @@ fn pointer(media_type: &str, name: &str) -> Descriptor {
         digest: digest(name),
         size: name.len() as u64,
         annotations: BTreeMap::new(),
+        urls: Vec::new(),
     }
 }
 
@@ -103,6 +104,7 @@ fn a_manifest_is_read_whole() {
     });
     let mut high = pointer("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", "high");
     high.size = 9_000_000_000;
+    high.urls = vec!["https://example.com/high".to_owned()];
     high.annotations =
         [("containerd.io/snapshot/x".into(), "y".into()), ("empty".into(), String::new())].into();
     assert_eq!(
@@ -110,6 +112,7 @@ fn a_manifest_is_read_whole() {
         Ok(Document::Manifest(Manifest {
             config: pointer(OCI_CONFIG, "config"),
             layers: vec![pointer(GZIP, "low"), high],
+            artifact_type: Some("application/vnd.example".to_owned()),
         }))
     );
 }

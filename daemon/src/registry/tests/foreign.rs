@@ -1,0 +1,94 @@
+//! Blobs whose descriptors tell where else they may be had.
+
+use super::*;
+
+const LAYER: &str = "a foreign layer";
+
+fn elsewhere(urls: Vec<String>) -> Descriptor {
+    Descriptor { urls, ..blob_of(LAYER.as_bytes()) }
+}
+
+fn missing(status: u16) -> impl Fn(&Received) -> Reply + Send + Sync + 'static {
+    move |_| Reply::status(status)
+}
+
+/// Fault 84.
+#[tokio::test]
+async fn the_registrys_copy_of_a_foreign_layer_is_taken_and_its_address_never_asked() {
+    let fake = Fake::start(|_| Reply::ok(LAYER)).await;
+    let outside = Fake::start(|_| Reply::ok("other bytes")).await;
+    let descriptor = elsewhere(vec![format!("http://{}/layer", outside.authority())]);
+    let blob = registry().open(&repository(&fake), &descriptor, 0, &password()).await.unwrap();
+    assert_eq!(read(blob).await.unwrap(), LAYER.as_bytes());
+    assert_eq!(outside.received().len(), 0);
+}
+
+#[tokio::test]
+async fn an_address_is_asked_when_the_registry_has_no_copy_and_is_shown_no_credentials() {
+    let fake = Fake::start(|request| match request.header("authorization") {
+        Some(_) => Reply::status(404),
+        None => Reply::status(401).header("www-authenticate", "Basic"),
+    })
+    .await;
+    let outside = Fake::start(|_| Reply::ok(LAYER)).await;
+    let behind = format!("http://{}/moved", outside.authority());
+    let moved = Fake::start(move |_| Reply::status(302).header("location", &behind)).await;
+    let urls = vec![
+        "ftp://127.0.0.1/layer".to_owned(),
+        // Nobody listens there.
+        "http://127.0.0.1:1/layer".to_owned(),
+        format!("http://{USER}:{PASSWORD}@{}/layer", moved.authority()),
+    ];
+    let blob = registry().open(&repository(&fake), &elsewhere(urls), 0, &password()).await.unwrap();
+    assert_eq!(read(blob).await.unwrap(), LAYER.as_bytes());
+    assert_eq!((moved.received().len(), outside.received().len()), (1, 1));
+    assert!(authorizations(&fake).contains(&basic(USER, PASSWORD)));
+    assert_eq!((authorizations(&moved).len(), authorizations(&outside).len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_registry_that_refuses_or_breaks_is_no_reason_to_look_elsewhere() {
+    for (status, kind) in [(403, Kind::Denied), (500, Kind::Unavailable)] {
+        let fake = Fake::start(missing(status)).await;
+        let outside = Fake::start(|_| Reply::ok(LAYER)).await;
+        let descriptor = elsewhere(vec![format!("http://{}/layer", outside.authority())]);
+        let opened = registry().open(&repository(&fake), &descriptor, 0, &Credentials::anonymous()).await;
+        assert_eq!(opened.unwrap_err().kind(), kind);
+        assert_eq!(outside.received().len(), 0, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_layer_that_is_nowhere_is_not_found_and_every_address_is_named() {
+    let fake = Fake::start(missing(404)).await;
+    let outside = Fake::start(missing(404)).await;
+    let descriptor = elsewhere(vec![format!("http://{}/layer?signed=canary", outside.authority())]);
+    let opened = registry().open(&repository(&fake), &descriptor, 0, &Credentials::anonymous()).await;
+    let error = opened.unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+    let text = error.to_string();
+    assert!(text.contains(&format!("foreign url http://{}: ", outside.authority())), "{text}");
+    assert!(!text.contains("canary"), "{text}");
+}
+
+#[tokio::test]
+async fn a_broken_foreign_layer_is_continued_where_the_address_can_and_begun_anew_where_not() {
+    for ranges in [true, false] {
+        let fake = Fake::start(missing(404)).await;
+        let outside = Fake::start(move |request| match request.header("range") {
+            Some(range) if ranges => {
+                assert_eq!(range, "bytes=2-");
+                let whole = format!("bytes 2-{}/{}", LAYER.len() - 1, LAYER.len());
+                Reply { status: 206, ..Reply::ok(&LAYER[2..]) }.header("content-range", &whole)
+            }
+            Some(_) => Reply::status(400),
+            None => Reply::ok(LAYER),
+        })
+        .await;
+        let descriptor = elsewhere(vec![format!("http://{}/layer", outside.authority())]);
+        let opened = registry().open(&repository(&fake), &descriptor, 2, &Credentials::anonymous()).await;
+        let blob = opened.unwrap();
+        assert_eq!(blob.offset, if ranges { 2 } else { 0 });
+        assert_eq!(read(blob).await.unwrap(), LAYER.as_bytes()[if ranges { 2 } else { 0 }..]);
+    }
+}
