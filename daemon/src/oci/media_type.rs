@@ -10,6 +10,8 @@ pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 /// Docker manifest, schema 2.
 pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+/// Docker manifest of the format before schema 2.
+pub const DOCKER_SCHEMA_1: &str = "application/vnd.docker.distribution.manifest.v1+json";
 /// Docker image config.
 pub const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 
@@ -46,6 +48,18 @@ pub fn kind(media_type: &str) -> Kind {
     }
 }
 
+/// Whether a layer is encrypted, by any scheme and over any compression: the suffix is that of ocicrypt, which adds it to
+/// the type of the layer as it was before.
+pub fn is_encrypted(media_type: &str) -> bool {
+    let name = media_type.split(';').next().unwrap_or_default().trim();
+    kind(name) == Kind::Layer && name.ends_with("+encrypted")
+}
+
+/// Whether it is a manifest of the format that Docker left in 2016, signed or not.
+pub fn is_schema_1(media_type: &str) -> bool {
+    media_type.starts_with("application/vnd.docker.distribution.manifest.v1+")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +79,20 @@ mod tests {
             ("", Kind::Unknown),
         ] {
             assert_eq!(kind(media_type), expected, "{media_type}");
+        }
+    }
+
+    #[test]
+    fn encrypted_layers_are_told_by_their_suffix() {
+        for (media_type, expected) in [
+            ("application/vnd.oci.image.layer.v1.tar+encrypted", true),
+            ("application/vnd.oci.image.layer.v1.tar+gzip+encrypted", true),
+            ("application/vnd.oci.image.layer.v1.tar+zstd+encrypted", true),
+            ("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip+encrypted", true),
+            ("application/vnd.oci.image.layer.v1.tar+gzip", false),
+            ("application/vnd.example+encrypted", false),
+        ] {
+            assert_eq!(is_encrypted(media_type), expected, "{media_type}");
         }
     }
 }
