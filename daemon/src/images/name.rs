@@ -59,7 +59,18 @@ impl ImageName {
 }
 
 fn by_name(things: &[Called<'_>], name: &str) -> Vec<usize> {
-    places(things, |called| called.names.contains(&name))
+    let exact = places(things, |called| called.names.contains(&name));
+    if !exact.is_empty() {
+        return exact;
+    }
+    // A host is the same in any case; what follows it is not.
+    let same = |other: &str| match (other.split_once('/'), name.split_once('/')) {
+        (Some((other_host, other)), Some((host, rest))) => {
+            other == rest && other_host.eq_ignore_ascii_case(host)
+        }
+        _ => false,
+    };
+    places(things, |called| called.names.iter().any(|other| same(other)))
 }
 
 fn by_id(things: &[Called<'_>], given: &str) -> Result<Vec<usize>, Error> {
@@ -112,6 +123,23 @@ mod tests {
         ] {
             assert_eq!(choose(name, &things), Ok(expected), "{name}");
         }
+    }
+
+    /// Fault 7.
+    #[test]
+    fn a_host_is_the_same_in_any_case_and_a_tag_is_not() {
+        let things = [called(&["LOCALHOST:5000/app:V1"], &[A]), called(&["localhost:5000/other:1"], &[C])];
+        for (name, expected) in [
+            ("localhost:5000/app:V1", vec![0]),
+            ("LocalHost:5000/app:V1", vec![0]),
+            ("LOCALHOST:5000/other:1", vec![1]),
+            ("localhost:5000/app:v1", vec![]),
+            ("localhost:5001/app:V1", vec![]),
+        ] {
+            assert_eq!(choose(name, &things), Ok(expected), "{name}");
+        }
+        let both = [called(&["LOCALHOST/app:1"], &[A]), called(&["localhost/app:1"], &[C])];
+        assert_eq!(choose("localhost/app:1", &both), Ok(vec![1]));
     }
 
     #[test]
