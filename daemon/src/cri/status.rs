@@ -55,8 +55,11 @@ fn pull_code(error: &PullError) -> Code {
         PullError::Node(_) | PullError::NotPublished { .. } | PullError::Stalled { .. } => Code::Unavailable,
         // containerd 1.7 gives this error no code of its own, and kubelet shows such messages bare.
         PullError::Choice(ChoiceError::UnknownHandler { .. }) => Code::Unknown,
+        PullError::Malformed { source, .. } if source.is_of_algorithm() => Code::InvalidArgument,
+        PullError::Algorithm { .. } => Code::InvalidArgument,
         PullError::Choice(ChoiceError::NotLoaded { .. })
         | PullError::Malformed { .. }
+        | PullError::Artifact { .. }
         | PullError::Nesting { .. }
         | PullError::Plan(_)
         | PullError::Unpack(unpack::Error::Vanished { .. }) => Code::FailedPrecondition,
@@ -120,6 +123,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::oci::digest::DigestError;
     use crate::oci::{DiffId, Digest, DocumentError, NoPlatform};
     use crate::pull::plan::PlanError;
 
@@ -138,12 +142,26 @@ mod tests {
             actual: DiffId(Digest::of(b"y")),
         };
         let corrupt = fetch::Error::Corrupt { digest: digest(), host: "x".into() };
-        let schema1 =
-            PullError::Malformed { what: "manifest", digest: digest(), source: DocumentError::Schema1 };
+        let schema1 = PullError::Malformed {
+            what: "manifest",
+            digest: digest(),
+            source: DocumentError::Schema1.into(),
+        };
+        let unheard_of = PullError::Malformed {
+            what: "manifest",
+            digest: digest(),
+            source: Box::new(DocumentError::BadDigest {
+                place: "config".into(),
+                source: DigestError::Algorithm("sha999".into()),
+            }),
+        };
         for (error, code) in [
             (PullError::Choice(handler), Code::Unknown),
             (PullError::Platform(NoPlatform { wanted: "x".into(), offered: Vec::new() }), Code::NotFound),
             (schema1, Code::FailedPrecondition),
+            (PullError::Algorithm { what: "layer", digest: digest() }, Code::InvalidArgument),
+            (unheard_of, Code::InvalidArgument),
+            (PullError::Artifact { digest: digest(), artifact_type: "x".into() }, Code::FailedPrecondition),
             (PullError::Plan(PlanError::Counts { layers: 1, diff_ids: 2 }), Code::FailedPrecondition),
             (PullError::Document { what: "config", source: corrupt }, Code::DataLoss),
             (PullError::Unpack(diff_id), Code::DataLoss),

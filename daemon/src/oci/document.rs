@@ -129,14 +129,23 @@ pub enum DocumentError {
     },
 }
 
+impl DocumentError {
+    /// Whether a digest in it is of an algorithm that nothing here can verify.
+    pub fn is_of_algorithm(&self) -> bool {
+        matches!(
+            self,
+            Self::BadDigest { source: DigestError::Algorithm(_), .. }
+                | Self::BadDiffId { source: DigestError::Algorithm(_), .. }
+        )
+    }
+}
+
 /// The largest index or manifest that is read, in bytes: containerd's limit (4 × 1048 × 1048, its `MaxManifestSize`),
 /// so that nothing it would take is refused. Registries refuse manifests above 4 MiB themselves.
 pub const MAX_MANIFEST: usize = 4_393_216;
 /// The largest image config that is read, in bytes. containerd has no limit for them; they carry the commands of an
 /// image's whole history, so they outgrow manifests, and this many can be held in memory for each pull.
 pub const MAX_CONFIG: usize = 16 << 20;
-/// What the media types of schema 1, signed and unsigned, start with.
-const SCHEMA_1: &str = "application/vnd.docker.distribution.manifest.v1+";
 
 impl Document {
     /// Reads an index or a manifest.
@@ -152,7 +161,7 @@ impl Document {
         }
         let raw: RawDocument = read(bytes, MAX_MANIFEST)?;
         let types = || [served, raw.media_type.as_deref()].into_iter().flatten();
-        if raw.is_schema_1() || types().any(|media_type| media_type.starts_with(SCHEMA_1)) {
+        if raw.is_schema_1() || types().any(media_type::is_schema_1) {
             return Err(DocumentError::Schema1);
         }
         let kind = raw.kind()?;

@@ -4,7 +4,8 @@
 use super::descriptor::Descriptor;
 use super::digest::Digest;
 use super::document::{Config, Document, DocumentError, Index, MAX_CONFIG, MAX_MANIFEST, Manifest};
-use super::media_type::Kind;
+use super::excerpt::excerpt;
+use super::media_type::{self, Kind};
 use super::platform::{self, NoPlatform, Platform};
 
 /// A walk that wants its next document.
@@ -65,6 +66,14 @@ pub enum WalkError {
         /// What is wrong with it.
         source: Box<DocumentError>,
     },
+    /// It is no image, and says so itself.
+    #[error("{digest} is not an image but an artifact of type `{artifact_type}`")]
+    Artifact {
+        /// Digest of the manifest.
+        digest: Digest,
+        /// What it says that it is.
+        artifact_type: String,
+    },
     /// There is no image for the platform.
     #[error(transparent)]
     Platform(#[from] NoPlatform),
@@ -78,6 +87,9 @@ pub enum WalkError {
 
 /// Indexes in indexes: one level is in use (an index of variants); more is a mistake or an attack.
 const MAX_NESTING: usize = 4;
+/// Media types of a config that do not say what it is the config of.
+const NAMES_NOTHING: [&str; 4] =
+    ["", "application/octet-stream", "application/json", "application/vnd.oci.empty.v1+json"];
 
 impl Walk {
     /// A walk from `target` to the image for `platform`.
@@ -88,6 +100,11 @@ impl Walk {
     /// The document that is wanted next.
     pub fn wanted(&self) -> &Descriptor {
         &self.wanted
+    }
+
+    /// The manifest, once it is read.
+    pub fn manifest(&self) -> Option<&Manifest> {
+        self.manifest.as_ref().map(|manifest| &manifest.document)
     }
 
     /// What that document is, for messages: `index`, `manifest` or `config`.
@@ -107,7 +124,13 @@ impl Walk {
     /// Goes on with the bytes of the document that was wanted.
     pub fn read(mut self, bytes: Vec<u8>) -> Result<Step, WalkError> {
         let Some(manifest) = self.manifest.take() else { return self.read_document(bytes) };
-        let document = Config::parse(&bytes).map_err(|source| self.malformed("config", source))?;
+        let document = Config::parse(&bytes).map_err(|source| match artifact_type(&manifest.document) {
+            Some(artifact_type) => {
+                let digest = manifest.descriptor.digest.clone();
+                WalkError::Artifact { digest, artifact_type: excerpt(artifact_type) }
+            }
+            None => self.malformed("config", source),
+        })?;
         self.confirm(&document)?;
         let config = Parsed { descriptor: self.wanted, bytes, document };
         Ok(Step::End(Documents { indexes: self.indexes, manifest, config }))
@@ -146,6 +169,15 @@ impl Walk {
     fn malformed(&self, what: &'static str, source: DocumentError) -> WalkError {
         WalkError::Malformed { what, digest: self.wanted.digest.clone(), source: Box::new(source) }
     }
+}
+
+/// What a manifest says that it is, if that is no image. Asked only once its config turned out to be none: images of old
+/// tools have configs under any type.
+fn artifact_type(manifest: &Manifest) -> Option<&str> {
+    let by_config = &manifest.config.media_type;
+    let own = manifest.artifact_type.as_deref();
+    own.or_else(|| (!NAMES_NOTHING.contains(&by_config.as_str())).then_some(by_config))
+        .filter(|name| media_type::kind(name) != Kind::Config)
 }
 
 #[cfg(test)]

@@ -38,7 +38,26 @@ pub enum Error {
         /// Its digest.
         digest: Digest,
         /// What is wrong with it.
-        source: DocumentError,
+        source: Box<DocumentError>,
+    },
+    /// The reference leads to something else than an image.
+    #[error("{digest} is not an image but an artifact of type `{artifact_type}`")]
+    Artifact {
+        /// Digest of the manifest.
+        digest: Digest,
+        /// What it says that it is.
+        artifact_type: String,
+    },
+    /// A blob is named by an algorithm that containerd's content store does not have.
+    #[error(
+        "the image's {what} {digest} is named by {}: containerd keeps content under sha256 alone",
+        .digest.algorithm().name()
+    )]
+    Algorithm {
+        /// `manifest`, `layer`, `diff ID`, …
+        what: &'static str,
+        /// Its digest.
+        digest: Digest,
     },
     /// The index has nothing for this machine.
     #[error(transparent)]
@@ -106,6 +125,8 @@ impl Error {
             }
             Self::Choice(_)
             | Self::Malformed { .. }
+            | Self::Artifact { .. }
+            | Self::Algorithm { .. }
             | Self::Platform(_)
             | Self::Nesting { .. }
             | Self::Plan(_)

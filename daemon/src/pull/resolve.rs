@@ -9,10 +9,11 @@ use bytes::Bytes;
 use super::Error;
 use crate::containerd::labels;
 use crate::fetch::{Fetched, Fetcher, Meter, Source};
+use crate::oci::digest::Algorithm;
 use crate::oci::media_type::Kind;
 use crate::oci::walk::{Documents, Parsed, Step};
 use crate::oci::{
-    Config, Descriptor, Digest, Index, IndexEntry, Manifest, Platform, Reference, Walk, WalkError,
+    Config, Descriptor, DiffId, Digest, Index, IndexEntry, Manifest, Platform, Reference, Walk, WalkError,
 };
 use crate::registry;
 use crate::unpack::Context;
@@ -44,6 +45,9 @@ pub(super) async fn name(
     reference: &Reference,
     meter: &Meter,
 ) -> Result<Named, Error> {
+    if let Some(digest) = reference.digest() {
+        storable("digest", digest)?;
+    }
     let _open = meter.open();
     let answer = fetcher.registry().resolve(&source.repository, reference.object(), &source.credentials);
     let named = answer.await.map_err(Error::Resolve)?;
@@ -85,10 +89,19 @@ struct Desk<'a> {
 impl Desk<'_> {
     async fn walk(&mut self, mut walk: Walk) -> Result<Documents, Error> {
         loop {
+            storable(walk.what(), &walk.wanted().digest)?;
+            for layer in walk.manifest().map(|manifest| manifest.layers.as_slice()).unwrap_or_default() {
+                storable("layer", &layer.digest)?;
+            }
             let bytes = self.load(walk.what(), walk.wanted()).await?;
             match walk.read(bytes).map_err(unusable)? {
                 Step::Next(next) => walk = next,
-                Step::End(documents) => return Ok(documents),
+                Step::End(documents) => {
+                    for DiffId(diff_id) in &documents.config.document.diff_ids {
+                        storable("diff ID", diff_id)?;
+                    }
+                    return Ok(documents);
+                }
             }
         }
     }
@@ -128,9 +141,19 @@ impl Desk<'_> {
     }
 }
 
+/// Refuses what containerd could not keep before any of it is downloaded. Its content store hashes all that is written
+/// with sha256 and knows it by that name alone, and so does its differ with what it unpacks.
+fn storable(what: &'static str, digest: &Digest) -> Result<(), Error> {
+    match digest.algorithm() {
+        Algorithm::Sha256 => Ok(()),
+        Algorithm::Sha384 | Algorithm::Sha512 => Err(Error::Algorithm { what, digest: digest.clone() }),
+    }
+}
+
 fn unusable(error: WalkError) -> Error {
     match error {
-        WalkError::Malformed { what, digest, source } => Error::Malformed { what, digest, source: *source },
+        WalkError::Malformed { what, digest, source } => Error::Malformed { what, digest, source },
+        WalkError::Artifact { digest, artifact_type } => Error::Artifact { digest, artifact_type },
         WalkError::Platform(error) => error.into(),
         WalkError::Nesting { limit } => Error::Nesting { limit },
     }

@@ -90,7 +90,9 @@ fn target_of_body(answer: &Answer, body: &[u8], wanted: Option<Digest>) -> Resul
         Some(wanted) => wanted,
         None => Digest::of(body),
     };
-    let media_type = if is_manifest(&announced) { Some(announced.clone()) } else { media_type_of(body) };
+    // Schema 1 is handed on, too: whoever reads it says what it is.
+    let told = is_manifest(&announced) || media_type::is_schema_1(&announced);
+    let media_type = if told { Some(announced.clone()) } else { media_type_of(body) };
     let media_type = media_type.ok_or_else(|| {
         answer.unusable(format!("content type `{announced}` is neither a manifest nor an index"))
     })?;
@@ -104,6 +106,9 @@ fn media_type_of(body: &[u8]) -> Option<String> {
         return own.as_str().filter(|own| is_manifest(own)).map(String::from);
     }
     let has = |key| json.get(key).is_some();
+    if has("fsLayers") {
+        return Some(media_type::DOCKER_SCHEMA_1.into());
+    }
     match (has("manifests"), has("config") && has("layers")) {
         (true, false) => Some(media_type::OCI_INDEX.into()),
         (false, true) => Some(media_type::OCI_MANIFEST.into()),

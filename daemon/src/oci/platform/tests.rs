@@ -31,6 +31,7 @@ fn index(texts: &[&str]) -> Vec<IndexEntry> {
     texts.iter().map(|text| entry((*text != "-").then(|| platform(text)))).collect()
 }
 
+/// Fault 75.
 #[test]
 fn the_best_entry_for_a_platform_is_selected() {
     for (wanted, offered, expected) in [
@@ -87,6 +88,7 @@ fn the_best_entry_for_a_platform_is_selected() {
     }
 }
 
+/// Fault 74.
 #[test]
 fn what_is_no_image_is_never_selected() {
     let amd64 = platform("linux/amd64");
@@ -143,6 +145,7 @@ fn a_version_of_the_operating_system_does_not_decide() {
     assert_eq!(select(&entries, &platform("linux/amd64")), Ok(&entries[0]));
 }
 
+/// Fault 76.
 #[test]
 fn the_error_lists_what_is_wanted_and_what_is_offered() {
     let entries = index(&["linux/s390x", "windows/amd64", "linux/s390x", "linux/arm64/v9"]);

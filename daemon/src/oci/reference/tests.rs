@@ -10,6 +10,7 @@ fn parse(text: &str) -> Reference {
     Reference::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
+/// Fault 9.
 #[test]
 fn names_are_normalised_as_cri_does() {
     let digest = format!("sha256:{HEX}");
@@ -71,6 +72,7 @@ fn names_are_normalised_as_cri_does() {
     }
 }
 
+/// Fault 7.
 #[test]
 fn what_is_not_a_reference_is_refused_with_its_reason() {
     let id = format!("sha256:{HEX}");
@@ -192,6 +194,7 @@ fn the_parts_of_a_tagged_reference() {
     assert_eq!(reference.with_digest(&digest), format!("localhost:5000/org/app@{digest}"));
 }
 
+/// Fault 2.
 #[test]
 fn the_parts_of_a_reference_with_tag_and_digest() {
     let digest = Digest::of(b"x");

@@ -143,6 +143,46 @@ fn a_broken_document_is_named() {
 }
 
 #[test]
+fn an_artifact_says_what_it_is() {
+    const HELM: &str = "application/vnd.cncf.helm.config.v1+json";
+    const EMPTY: &str = "application/vnd.oci.empty.v1+json";
+    const SBOM: &str = "application/vnd.example.sbom.v1";
+    let mut shelf = Shelf::default();
+    for (config_type, artifact_type, config, expected) in [
+        (HELM, None, json!({ "name": "chart" }), Some(HELM)),
+        // Not every artifact has JSON there.
+        ("application/vnd.example.config", None, json!("text"), Some("application/vnd.example.config")),
+        (EMPTY, Some(SBOM), json!({}), Some(SBOM)),
+        (OCI_CONFIG, Some(SBOM), json!({}), Some(SBOM)),
+        (EMPTY, None, json!({}), None),
+        (OCI_CONFIG, None, json!({}), None),
+        (OCI_CONFIG, Some(OCI_CONFIG), json!({}), None),
+    ] {
+        let config = shelf.put(config_type, &config);
+        let manifest = json!({ "config": config, "layers": [], "artifactType": artifact_type });
+        let manifest = shelf.put(OCI_MANIFEST, &manifest);
+        let expected = match expected {
+            Some(expected) => {
+                format!("{} is not an image but an artifact of type `{expected}`", digest(&manifest))
+            }
+            None => format!("the image's config {} cannot be used", digest(&config)),
+        };
+        assert_eq!(shelf.found(&manifest), Err(expected), "{config_type} {artifact_type:?}");
+    }
+}
+
+/// Fault 81.
+#[test]
+fn an_image_config_counts_under_any_media_type() {
+    let mut shelf = Shelf::default();
+    for media_type in ["application/octet-stream", "application/vnd.example", "", "text/plain"] {
+        let config = shelf.put(media_type, &json!({ "rootfs": { "type": "layers" }, "of": media_type }));
+        let manifest = shelf.put(OCI_MANIFEST, &json!({ "config": config, "layers": [] }));
+        assert_eq!(shelf.found(&manifest), Ok(digest(&manifest)), "{media_type}");
+    }
+}
+
+#[test]
 fn a_config_may_be_larger_than_what_leads_to_it() {
     let mut shelf = Shelf::default();
     let image = shelf.image(&json!({ "history": "x".repeat(5 << 20) }));

@@ -37,6 +37,7 @@ fn a_config_is_read_whole() {
     );
 }
 
+/// Fault 80.
 #[test]
 fn a_config_with_null_or_missing_fields_is_read_as_empty() {
     let empty = Config {
