@@ -7,6 +7,8 @@ mod broken;
 mod credentials;
 #[path = "refusals/downloads.rs"]
 mod downloads;
+#[path = "refusals/manifests.rs"]
+mod manifests;
 #[path = "refusals/platforms.rs"]
 mod platforms;
 #[path = "refusals/repair.rs"]
@@ -33,6 +35,7 @@ fn main() -> Result<ExitCode> {
     let mut suite = Suite::new()?;
     for release in Release::ALL {
         broken::add(&mut suite, release);
+        manifests::add(&mut suite, release);
         platforms::add(&mut suite, release);
         transfers::add(&mut suite, release);
         downloads::add(&mut suite, release);

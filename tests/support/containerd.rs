@@ -5,6 +5,7 @@ mod config;
 
 use std::env;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,6 +43,9 @@ impl Containerd {
         let nydus = start_nydus(place)?;
         write(&place.run().join("containerd.toml"), &config::containerd(release, place, pause))?;
         write(&place.run().join("cni/10-bed.conflist"), config::CNI)?;
+        let decoder = config::decoder_path(place);
+        write(&decoder, &config::decoder(place))?;
+        fs::set_permissions(&decoder, fs::Permissions::from_mode(0o755))?;
         for registry in plain_http {
             let hosts = place.run().join("certs.d").join(registry).join("hosts.toml");
             write(&hosts, &format!("server = \"http://{registry}\"\n"))?;
@@ -60,6 +64,11 @@ impl Containerd {
     /// The gRPC socket: CRI and the native API.
     pub fn socket(&self) -> PathBuf {
         self.place.run().join("containerd.sock")
+    }
+
+    /// What the last decoder of an encrypted layer was told: `payload` and `media-type`.
+    pub fn decoder_records(&self) -> PathBuf {
+        config::decoder_records(&self.place)
     }
 
     /// The directory of `<host>/hosts.toml` files.

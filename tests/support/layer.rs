@@ -178,6 +178,15 @@ impl Compression {
             Self::Zstd => piped("zstd", &["-q", "-3"], tar),
         }
     }
+
+    /// The tar of a compressed layer.
+    pub fn undone(self, layer: Vec<u8>) -> Result<Vec<u8>> {
+        match self {
+            Self::Plain => Ok(layer),
+            Self::Gzip => piped("gzip", &["-d"], layer),
+            Self::Zstd => piped("zstd", &["-q", "-d"], layer),
+        }
+    }
 }
 
 /// `sha256:…` of some bytes.

@@ -171,6 +171,29 @@ impl Probe {
         Ok(())
     }
 
+    /// Writes bytes and commits them as the blob of this digest.
+    pub async fn write_blob(&self, reference: &str, digest: &str, bytes: &[u8]) -> Result<()> {
+        let commit = api::WriteContentRequest {
+            action: api::WriteAction::Commit.into(),
+            r#ref: reference.to_owned(),
+            total: i64::try_from(bytes.len())?,
+            expected: digest.to_owned(),
+            data: bytes.to_vec(),
+            ..api::WriteContentRequest::default()
+        };
+        let answer = self.content().write(tokio_stream::iter([commit])).await;
+        let mut replies = answer.with_context(|| format!("cannot write the blob {digest}"))?.into_inner();
+        while replies.message().await?.is_some() {}
+        Ok(())
+    }
+
+    /// Throws an ingest away.
+    pub async fn abort_ingest(&self, reference: &str) -> Result<()> {
+        let abort = api::AbortRequest { r#ref: reference.to_owned() };
+        self.content().abort(abort).await.with_context(|| format!("cannot abort the ingest {reference}"))?;
+        Ok(())
+    }
+
     /// Deletes a lease, as its expiry would one day.
     pub async fn delete_lease(&self, id: &str) -> Result<()> {
         let delete = api::DeleteRequest { id: id.to_owned(), sync: false };

@@ -30,7 +30,7 @@ const CASES: [(&str, Breakage, Code, &str); 16] = [
     ("diff-id", other_diff_id, Code::DataLoss, "but the image config says"),
     ("no-gzip", layer_no_gzip, Code::Unknown, "cannot unpack the image"),
     ("counts", one_diff_id_less, Code::FailedPrecondition, "lists 2 layers, the image config 1 diff IDs"),
-    ("schema-1", schema_1, Code::Unknown, "is neither a manifest nor an index"),
+    ("schema-1", schema_1, Code::FailedPrecondition, "schema 1 not supported"),
     ("manifest-html", manifest_html, Code::Unknown, "HTML page"),
     ("manifest-no-json", manifest_no_json, Code::FailedPrecondition, "the image's manifest"),
     ("manifest-bytes", manifest_bytes, Code::DataLoss, "the bytes do not match the digest"),
@@ -43,6 +43,7 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     }
 }
 
+/// Fault 89.
 async fn broken(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "broken").await?;
     let mut failures = Vec::new();

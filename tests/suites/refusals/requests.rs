@@ -95,6 +95,7 @@ async fn unknown_handler(bed: Arc<Bed>) -> Result<()> {
     stage.left_nothing().await
 }
 
+/// Fault 76.
 async fn other_platforms(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "other-platforms").await?;
     let image = Image::new("foreign", 1, 1)?;

@@ -81,6 +81,7 @@ address = "{run}/containerd.sock"
 [debug]
 level = "debug"
 
+{decoders}
 [proxy_plugins.nydus]
 type = "snapshot"
 address = "{nydus}"
@@ -92,6 +93,7 @@ path = "{root}/opt"
         run = place.run().display(),
         root = place.root().display(),
         nydus = nydus_socket(place).display(),
+        decoders = decoders(place),
         exports = match release {
             Release::V2_1 => format!(
                 "exports = {{ root = \"{}/nydus\", enable_remote_snapshot_annotations = \"true\" }}\n",
@@ -100,6 +102,40 @@ path = "{root}/opt"
             Release::V1_6 | Release::V1_7 => String::new(),
         },
     )
+}
+
+/// Stands for what decrypts layers: "encrypted" is base64 here. It leaves what containerd tells it in a directory that
+/// [`decoder_records`] names.
+pub(super) fn decoder(place: &Place) -> String {
+    format!(
+        "#!/bin/sh\nPATH=/usr/bin:/bin\nset -e\nmkdir -p {records}\ncat <&3 >{records}/payload\n\
+         printf %s \"$STREAM_PROCESSOR_MEDIATYPE\" >{records}/media-type\n\
+         base64 -d | case \"$STREAM_PROCESSOR_MEDIATYPE\" in\n  *+gzip+*) gzip -dc ;;\n  *+zstd+*) zstd -dc ;;\n  *) cat ;;\n\
+         esac\n",
+        records = decoder_records(place).display(),
+    )
+}
+
+pub(super) fn decoder_path(place: &Place) -> PathBuf {
+    place.run().join("decoder")
+}
+
+pub(super) fn decoder_records(place: &Place) -> PathBuf {
+    place.run().join("decoded")
+}
+
+/// Under the names that containerd's documentation gives them, which are those that a payload is for.
+fn decoders(place: &Place) -> String {
+    let layer = "application/vnd.oci.image.layer.v1.tar";
+    let table = |name: &str, accepts: &str| {
+        format!(
+            "[stream_processors.\"io.containerd.ocicrypt.decoder.v1.{name}\"]\naccepts = [{accepts}]\n\
+             returns = \"{layer}\"\npath = \"{}\"\n\n",
+            decoder_path(place).display()
+        )
+    };
+    let packed = format!("\"{layer}+gzip+encrypted\", \"{layer}+zstd+encrypted\"");
+    table("tar", &format!("\"{layer}+encrypted\"")) + &table("tar.gzip", &packed)
 }
 
 fn version_2(place: &Place, pause: &str) -> String {
