@@ -212,3 +212,54 @@ fn every_file_says_what_it_owns() {
         assert!(text.starts_with("//!"), "{} does not open with //!", source.path.display());
     }
 }
+
+/// A fault's number and the file it stands in.
+type Fault = (u32, String);
+
+/// What the doc comments of all tests say, in every crate.
+fn faults_of_the_sources(root: &Path) -> BTreeSet<Fault> {
+    let mut faults = BTreeSet::new();
+    let mut open = vec![root.join("daemon/src"), root.join("tests")];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory).expect("the sources are there") {
+            let path = entry.expect("a directory entry").path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = fs::read_to_string(&path).expect("a source file");
+                let name = path.strip_prefix(root).expect("it is below the root").display().to_string();
+                let numbers = text.lines().filter_map(|line| line.trim().strip_prefix("/// Fault "));
+                let numbers = numbers.filter_map(|rest| rest.split('.').next()?.parse().ok());
+                faults.extend(numbers.map(|number| (number, name.clone())));
+            }
+        }
+    }
+    faults
+}
+
+#[test]
+fn the_table_of_faults_and_the_tests_name_the_same() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let table = fs::read_to_string(root.join("docs/faults.md")).expect("the table of faults");
+    let mut listed = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for line in table.lines() {
+        let cells: Vec<&str> = line.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        let ["", number, _, test, file, ""] = cells.as_slice() else { continue };
+        let Ok(number) = number.parse() else { continue };
+        let function = format!("fn {}(", test.rsplit("::").next().unwrap_or_default());
+        let text = fs::read_to_string(root.join(file)).unwrap_or_default();
+        if !text.contains(&function) {
+            wrong.push(format!("fault {number}: there is no {test} in {file}"));
+        }
+        listed.insert((number, (*file).to_owned()));
+    }
+    let found = faults_of_the_sources(&root);
+    // A test that reads nothing proves nothing.
+    assert!(found.len() > 20, "only {} faults found", found.len());
+    let missing = |(number, file): &Fault| format!("fault {number} of {file} is not in docs/faults.md");
+    wrong.extend(found.difference(&listed).map(missing));
+    let stale = |(number, file): &Fault| format!("docs/faults.md has fault {number}, and {file} has not");
+    wrong.extend(listed.difference(&found).map(stale));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
