@@ -40,6 +40,8 @@ const ATTEMPTS: usize = 4;
 const HANGS: Duration = Duration::from_secs(120);
 /// Short, so that a stall costs little.
 const PROGRESS: &str = "[pull]\nprogress_timeout = \"2s\"\n";
+/// Lines of drayd's log that a failure shows.
+const TAIL: usize = 400;
 const SETTLE: Duration = Duration::from_secs(15);
 
 fn main() -> Result<ExitCode> {
@@ -86,6 +88,7 @@ async fn soaked(bed: &Arc<Bed>, wanted: usize, seed: u64) -> Result<()> {
     fs::write(directory.join("hosts.toml"), format!("server = \"{}\"\n", registry.url()))?;
     let mut launch = Launch::new(&bed.containerd.socket(), "soak")?;
     launch.sections = format!("[registry]\nconfig_path = [\"{}\"]\n\n{PROGRESS}", hosts.display());
+    launch.level = "debug";
     let drayd = Arc::new(launch.start()?);
     bed.empty().await?;
     let before = bed.containerd.probe().state().await?;
@@ -110,7 +113,7 @@ async fn soaked(bed: &Arc<Bed>, wanted: usize, seed: u64) -> Result<()> {
             pulls.spawn(pulled(Arc::clone(bed), Arc::clone(&drayd), faults.clone(), image, reference));
         }
         while let Some(one) = pulls.join_next().await {
-            tally.add(one??);
+            tally.add(one?.with_context(|| tail(&drayd))?);
         }
         blobs.lock().unwrap_or_else(PoisonError::into_inner).clear();
         wait::until("containerd holds what it held before the pulls", SETTLE, async || {
@@ -124,6 +127,13 @@ async fn soaked(bed: &Arc<Bed>, wanted: usize, seed: u64) -> Result<()> {
     eprintln!("soak: {} requests, {tally:#?}", faults.requests());
     ensure!(tally.pulled > 0, "not one pull got through");
     Ok(())
+}
+
+/// What a failure is looked into with, once the bed is gone.
+fn tail(drayd: &Launched) -> String {
+    let log = drayd.log();
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(TAIL)..].join("\n")
 }
 
 impl Tally {

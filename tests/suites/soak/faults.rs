@@ -55,16 +55,17 @@ impl Fault {
     fn of(request: &Request, reply: &Reply) -> &'static [Self] {
         match (request.method.as_str(), reply.status_code()) {
             ("HEAD", _) => &[Reset, ServerError, Limited, LimitedForASecond],
+            // Parts are few, and their own faults are the rarest.
             (_, 206) => &[
                 Reset,
                 ServerError,
-                Limited,
-                LimitedForASecond,
                 Stall,
                 Truncate,
-                ResetInside,
+                OtherRange,
                 OtherRange,
                 FalseRange,
+                FalseRange,
+                WholeForPart,
                 WholeForPart,
             ],
             _ => &[Reset, ServerError, Limited, LimitedForASecond, Stall, Truncate, ResetInside],
