@@ -8,6 +8,7 @@
 //! | `place` | the directories of one bed, and clearing them |
 //! | `process` | a child process that ends with its guard |
 //! | `registry`, `push` | docker-registry with its request log; putting images there |
+//! | `crane` | a registry of another kind |
 //! | `layer`, `images` | layers entry by entry; the test images |
 //! | `containerd` | one containerd with its own nydus-snapshotter |
 //! | `socket`, `cri`, `probe`, `tree`, `raw` | clients: CRI, containerd's native API, the unpacked filesystem, any method |
@@ -17,6 +18,7 @@
 
 pub mod bed;
 pub mod containerd;
+pub mod crane;
 pub mod cri;
 mod difference;
 pub mod drayd;

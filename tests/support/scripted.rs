@@ -10,13 +10,14 @@
 //! | `wire`, `http2` | HTTP/1.1 by hand; HTTP/2 by frames |
 //! | `tls` | an authority of the test's own |
 //! | `image` | small images in memory, and the routes that serve them |
-//! | `tokens` | a token server, and the gate that wants its tokens |
+//! | `tokens`, `signer` | a token server, and the gate that wants its tokens; tokens that docker-registry can read |
 //! | `storage` | blobs behind signed URLs that wear out |
 
 mod http2;
 pub mod image;
 mod reply;
 mod request;
+mod signer;
 pub mod storage;
 mod tls;
 pub mod tokens;
@@ -26,6 +27,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::net::{TcpListener, TcpStream};
@@ -35,6 +37,7 @@ use tokio_rustls::TlsAcceptor;
 
 pub use reply::{End, Reply};
 pub use request::{Request, Version};
+pub use signer::{ISSUER, Signer};
 pub use tls::{Authority, Identity, Tls};
 
 /// What is answered to the n-th request of a route, counted from 0.
@@ -81,6 +84,8 @@ struct Shared {
     all: Gauge,
     /// Blob answers that are.
     blobs: Gauge,
+    /// Guards the time from the first blob request to the end of the last answer to one.
+    span: Mutex<Option<(Instant, Instant)>>,
 }
 
 /// How many there are now, and the most there ever were at once.
@@ -209,6 +214,11 @@ impl Scripted {
     pub fn most_open_blobs(&self) -> usize {
         self.state.0.blobs.most.load(Ordering::SeqCst)
     }
+
+    /// The time from the first blob request to the end of the last answer to one, since this was asked last.
+    pub fn take_blob_span(&self) -> Option<Duration> {
+        locked(&self.state.0.span).take().map(|(first, last)| last - first)
+    }
 }
 
 async fn serve(listener: TcpListener, acceptor: Option<TlsAcceptor>, state: State) {
@@ -272,6 +282,7 @@ impl Open {
     fn count(state: &State, request: &Request) -> Self {
         let open = Self { state: state.clone(), blob: request.fetches_blob() };
         open.gauges().for_each(Gauge::up);
+        open.touch();
         open
     }
 
@@ -279,11 +290,19 @@ impl Open {
         let Shared { all, blobs, .. } = &*self.state.0;
         [all].into_iter().chain(self.blob.then_some(blobs))
     }
+
+    fn touch(&self) {
+        if self.blob {
+            let now = Instant::now();
+            locked(&self.state.0.span).get_or_insert((now, now)).1 = now;
+        }
+    }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
         self.gauges().for_each(Gauge::down);
+        self.touch();
     }
 }
 

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::{Reply, Request, Scripted, locked};
+use super::{Reply, Request, Scripted, Signer, locked};
 
 /// The service that it speaks for.
 pub const SERVICE: &str = "scripted";
@@ -33,6 +33,8 @@ pub struct Rules {
     pub post: bool,
     /// The beginning of each token.
     pub prefix: String,
+    /// Signs the tokens instead, for registries that read them.
+    pub signer: Option<Signer>,
 }
 
 impl Default for Rules {
@@ -46,6 +48,7 @@ impl Default for Rules {
             fields: vec!["token"],
             post: true,
             prefix: "token".into(),
+            signer: None,
         }
     }
 }
@@ -182,7 +185,13 @@ impl Ledger {
 
     fn issue(&mut self, scopes: Vec<String>) -> Reply {
         let number = self.orders.len();
-        let token = format!("{}-{number}", self.rules.prefix);
+        let token = match &self.rules.signer {
+            None => format!("{}-{number}", self.rules.prefix),
+            Some(signer) => match signer.token(&scopes, number, self.rules.lifetime.as_secs()) {
+                Ok(token) => token,
+                Err(error) => return Reply::error(500, "UNKNOWN", &error.to_string()),
+            },
+        };
         let mut answer = Map::new();
         for field in &self.rules.fields {
             answer.insert((*field).to_owned(), json!(token));
