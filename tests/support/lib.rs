@@ -13,7 +13,7 @@
 //! | `containerd` | one containerd with its own nydus-snapshotter |
 //! | `socket`, `cri`, `probe`, `tree`, `raw` | clients: CRI, containerd's native API, the unpacked filesystem, any method |
 //! | `drayd`, `launch`, `log` | drayd itself, in front of a containerd: the plain way, and any way; what it logs |
-//! | `throttle`, `wait` | a slow wire; waiting with a deadline |
+//! | `throttle`, `link`, `wait` | a slow wire; a long wire; waiting with a deadline |
 //! | `scripted` | a registry that does what a script says, and images made for it |
 
 pub mod bed;
@@ -25,6 +25,7 @@ pub mod drayd;
 pub mod images;
 pub mod launch;
 pub mod layer;
+pub mod link;
 pub mod log;
 pub mod peers;
 pub mod place;
