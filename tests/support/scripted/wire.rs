@@ -14,6 +14,8 @@ use super::{Peer, Request, State};
 
 /// Longest request taken.
 const LIMIT: usize = 1 << 20;
+/// First byte of a TLS handshake.
+const HANDSHAKE: u8 = 0x16;
 /// A reset throws away what the kernel still holds, so what was sent gets this long to arrive.
 const DRAIN: Duration = Duration::from_millis(20);
 
@@ -57,8 +59,13 @@ async fn receive(connection: &mut impl Connection, bytes: &mut Vec<u8>, peer: Pe
             bytes.drain(..length);
             return Some(request);
         }
-        // 0x16 is the first byte of a TLS handshake.
-        if bytes.len() > LIMIT || bytes.first() == Some(&0x16) {
+        if bytes.first() == Some(&HANDSHAKE) {
+            // As other servers do; containerd's client takes this, and nothing else, for a reason to try without TLS.
+            let _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n").await;
+            let _ = connection.shutdown().await;
+            return None;
+        }
+        if bytes.len() > LIMIT {
             return None;
         }
         if connection.read_buf(bytes).await.ok()? == 0 {
