@@ -158,11 +158,20 @@ pub struct Registry {
     #[serde(with = "written::list")]
     #[schemars(with = "Vec<String>")]
     pub config_path: Vec<PathBuf>,
+    /// A host that has been connected to and answers nothing for this long is given up, and the next one is asked.
+    /// How long a connection itself may take is `dial_timeout` of that host in its `hosts.toml`. A duration above
+    /// zero, such as `10s`.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub response_timeout: Duration,
 }
 
 impl Default for Registry {
     fn default() -> Self {
-        Self { config_path: vec!["/etc/containerd/certs.d".into(), "/etc/docker/certs.d".into()] }
+        Self {
+            config_path: vec!["/etc/containerd/certs.d".into(), "/etc/docker/certs.d".into()],
+            response_timeout: Duration::from_secs(10),
+        }
     }
 }
 

@@ -57,6 +57,7 @@ fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Resu
     let registry = Registry::new(registry::Config {
         config_path: config.registry.config_path.clone(),
         user_agent: format!("drayd/{}", env!("CARGO_PKG_VERSION")),
+        response_timeout: config.registry.response_timeout,
     })?;
     let fetcher = Fetcher::new(registry, config.pull.max_concurrent_downloads);
     let settings = pull::Config {

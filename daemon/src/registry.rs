@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::oci::Descriptor;
 
@@ -11,6 +12,7 @@ mod access;
 mod blob;
 mod challenge;
 mod credentials;
+mod dial;
 mod error;
 mod failure;
 mod hosts;
@@ -47,6 +49,8 @@ pub struct Config {
     pub config_path: Vec<PathBuf>,
     /// The `User-Agent` of every request.
     pub user_agent: String,
+    /// How long a host that is connected to may take for the headers of an answer.
+    pub response_timeout: Duration,
 }
 
 /// A repository in a registry, as a reference names it.
@@ -73,7 +77,7 @@ pub struct Registry {
 impl Registry {
     /// A registry house with nothing learned yet.
     pub fn new(config: Config) -> Result<Self, Error> {
-        let wire = Arc::new(Wire::new(config.user_agent));
+        let wire = Arc::new(Wire::new(config.user_agent, config.response_timeout));
         wire.check().map_err(Error::Client)?;
         let access = Access::new(wire.clone());
         Ok(Self { config_path: config.config_path, wire, access, schemes: Schemes::default() })

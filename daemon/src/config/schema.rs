@@ -124,6 +124,7 @@ mod tests {
                 "snapshotter.unknown_handler",
                 "snapshotter.handlers",
                 "registry.config_path",
+                "registry.response_timeout",
                 "pull.max_concurrent_downloads",
                 "pull.progress_timeout",
                 "unpack.engine",

@@ -33,6 +33,7 @@ fn every_key_takes_another_value() {
         kata = "nydus"
         [registry]
         config_path = ["/etc/certs.d"]
+        response_timeout = "3s"
         [pull]
         max_concurrent_downloads = 0
         progress_timeout = "0"
@@ -62,7 +63,10 @@ fn every_key_takes_another_value() {
             unknown_handler: UnknownHandler::Default,
             handlers: BTreeMap::from([("kata".into(), identifier("nydus"))]),
         },
-        registry: Registry { config_path: vec!["/etc/certs.d".into()] },
+        registry: Registry {
+            config_path: vec!["/etc/certs.d".into()],
+            response_timeout: Duration::from_secs(3),
+        },
         pull: Pull { max_concurrent_downloads: None, progress_timeout: None },
         unpack: Unpack { engine: Engine::Differ, keep_layers: false },
         metrics: Metrics { address: Some(SocketAddr::from(([127, 0, 0, 1], 9095))) },
@@ -130,6 +134,10 @@ fn wrong_values_are_told_with_what_is_expected() {
         (
             "[registry]\nconfig_path = \"/a\"",
             r#"2:15: `config_path` in [registry]: invalid type: string "/a", expected a sequence"#,
+        ),
+        (
+            "[registry]\nresponse_timeout = \"0\"",
+            r#"2:20: `response_timeout` in [registry]: invalid value: string "0", expected a duration above zero such as "10s", "1m30s" or "500ms""#,
         ),
         (
             "[snapshotter.handlers]\nkata = \"\"",

@@ -2,6 +2,7 @@
 //! quote the registry's own words within bounds.
 
 use std::error::Error as StdError;
+use std::time::Duration;
 
 use http::{Method, StatusCode};
 use reqwest::Url;
@@ -31,14 +32,14 @@ pub enum Failure {
         cause: String,
     },
     /// Connected, but no answer came in time.
-    #[error("{method} {url}: no answer within {seconds} s")]
+    #[error("{method} {url}: no answer within {} s", limit.as_secs_f32())]
     Silent {
         /// The request's method.
         method: Method,
         /// Redacted URL.
         url: String,
         /// How long it was waited.
-        seconds: u64,
+        limit: Duration,
     },
     /// The connection broke in the middle of an answer.
     #[error("{method} {url}: connection broken: {cause}")]

@@ -16,7 +16,11 @@ const USER: &str = "canary-user";
 const PASSWORD: &str = "canary-password";
 
 fn registry() -> Registry {
-    Registry::new(Config { config_path: Vec::new(), user_agent: "drayd/test".into() }).unwrap()
+    Registry::new(config(Vec::new())).unwrap()
+}
+
+fn config(config_path: Vec<PathBuf>) -> Config {
+    Config { config_path, user_agent: "drayd/test".into(), response_timeout: Duration::from_secs(10) }
 }
 
 fn repository(fake: &Fake) -> Repository {
@@ -72,8 +76,7 @@ async fn mirrors_come_first_without_the_credentials_and_every_failure_is_listed(
     std::fs::create_dir(&own).unwrap();
     let file = format!("[host.'http://{}/p']\nheader = {{ x-key = 'canary-token' }}\n", mirror.authority());
     std::fs::write(own.join("hosts.toml"), file).unwrap();
-    let config = Config { config_path: vec![directory.path().into()], user_agent: "drayd/test".into() };
-    let registry = Registry::new(config).unwrap();
+    let registry = Registry::new(config(vec![directory.path().into()])).unwrap();
 
     let error = registry.resolve(&repository(&fake), "1", &password()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Denied);

@@ -11,13 +11,11 @@ use http::{Method, StatusCode};
 use reqwest::{Client, Response, Url};
 
 use super::credentials::{Login, REDACTED};
+use super::dial::{self, DialLayer};
 use super::failure::{Failure, innermost, redacted};
 use super::hosts::{DIAL_TIMEOUT, is_loopback};
 use super::tls::Tls;
 
-/// How long headers may take once connected. A registry answers from an index; containerd 2.3 waits 30 s, but with
-/// mirrors to go on to, waiting longer for one only delays the pull.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a whole small document may take: at the limit of a manifest's size this is still below 150 KiB/s.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Redirects followed for one request; the figure of containerd and of browsers' ancestors.
@@ -73,13 +71,15 @@ pub(super) struct Answer {
 /// The HTTP clients of the process.
 pub(super) struct Wire {
     user_agent: String,
+    /// How long a host that is connected to may take for the headers of its answer.
+    response_timeout: Duration,
     /// Guards the clients by their settings. Each holds its own pool, so they are shared and never built twice.
     clients: Mutex<HashMap<(Transport, bool), Client>>,
 }
 
 impl Wire {
-    pub(super) fn new(user_agent: String) -> Self {
-        Self { user_agent, clients: Mutex::default() }
+    pub(super) fn new(user_agent: String, response_timeout: Duration) -> Self {
+        Self { user_agent, response_timeout, clients: Mutex::default() }
     }
 
     /// Builds a first client, so that a node without usable system certificates shows it at start.
@@ -100,6 +100,7 @@ impl Wire {
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
             .connect_timeout(transport.dial_timeout)
+            .connector_layer(DialLayer)
             .pool_idle_timeout(IDLE_TIMEOUT);
         if transport.role == Role::Blob {
             builder = builder.http1_only();
@@ -161,11 +162,9 @@ impl Wire {
         if let Some(body) = body {
             request = request.body(body);
         }
-        // The library does not tell when a connection is made, so the time for that comes on top.
-        let limit = transport.dial_timeout + HEADER_TIMEOUT;
-        match tokio::time::timeout(limit, request.send()).await {
-            Ok(answer) => answer.map_err(|error| Failure::of_transport(method, url, error)),
-            Err(_) => Err(silent(method, url, limit)),
+        match dial::answered(request.send(), self.response_timeout).await {
+            Some(answer) => answer.map_err(|error| Failure::of_transport(method, url, error)),
+            None => Err(silent(method, url, self.response_timeout)),
         }
     }
 }
@@ -256,5 +255,5 @@ fn redirect(method: &Method, url: &Url, response: &Response) -> Result<Option<Ur
 }
 
 fn silent(method: &Method, url: &Url, limit: Duration) -> Failure {
-    Failure::Silent { method: method.clone(), url: redacted(url), seconds: limit.as_secs() }
+    Failure::Silent { method: method.clone(), url: redacted(url), limit }
 }
