@@ -1,6 +1,6 @@
 //! The registries outside: resolves names and opens blobs over HTTP, through mirrors, with credentials. The only house
-//! that speaks HTTP and TLS. It moves bytes and checks no blob's digest; it retries nothing but what authentication
-//! and ranges need.
+//! that speaks HTTP and TLS. It asks the next host where one fails and the same one again where that may help. It
+//! moves bytes and checks no blob's digest.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,8 +20,12 @@ mod hosts_toml;
 mod message;
 mod range;
 mod resolve;
+mod retry;
+mod retry_after;
+mod search;
 mod secret;
 mod session;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -39,7 +43,9 @@ pub use tls::TlsError;
 
 use access::Access;
 use hosts::Host;
+use search::Search;
 use session::{Schemes, Session};
+use standing::Standing;
 use wire::Wire;
 
 /// The settings of this house.
@@ -72,6 +78,8 @@ pub struct Registry {
     access: Access,
     /// Which local hosts speak TLS.
     schemes: Schemes,
+    /// How hosts have done so far.
+    standing: Standing,
 }
 
 impl Registry {
@@ -80,7 +88,13 @@ impl Registry {
         let wire = Arc::new(Wire::new(config.user_agent, config.response_timeout));
         wire.check().map_err(Error::Client)?;
         let access = Access::new(wire.clone());
-        Ok(Self { config_path: config.config_path, wire, access, schemes: Schemes::default() })
+        Ok(Self {
+            config_path: config.config_path,
+            wire,
+            access,
+            schemes: Schemes::default(),
+            standing: Standing::default(),
+        })
     }
 
     /// Finds what a tag or digest of a repository points to, on the first host that knows.
@@ -91,15 +105,20 @@ impl Registry {
         credentials: &Credentials,
     ) -> Result<Resolved, Error> {
         let by_digest = object.contains(':');
-        let subject = format!("{repository}{}{object}", if by_digest { '@' } else { ':' });
-        let mut attempts = Vec::new();
-        for host in self.hosts(repository).await?.iter().filter(|host| serves(host, by_digest)) {
+        let mut hosts = self.pull_hosts(repository).await?;
+        // A digest needs no trust in the host.
+        hosts.retain(|host| host.capabilities.resolve || by_digest);
+        let mut search = Search::new(self, repository, credentials, hosts);
+        while let Some(host) = search.next().await {
             match resolve::resolve(&self.session(host, repository, credentials), object).await {
-                Ok(resolved) => return Ok(served(resolved, &attempts)),
-                Err(failure) => attempts.push(attempt(host, failure)),
+                Ok(resolved) => {
+                    search.served();
+                    return Ok(resolved);
+                }
+                Err(failure) => search.failed(failure),
             }
         }
-        Err(given_up(subject, attempts))
+        Err(search.given_up(format!("{repository}{}{object}", if by_digest { '@' } else { ':' })))
     }
 
     /// Opens a blob or manifest for reading from `offset`, on the first host that serves it.
@@ -111,22 +130,28 @@ impl Registry {
         credentials: &Credentials,
     ) -> Result<Blob, Error> {
         let subject = format!("{repository}@{}", descriptor.digest);
-        let mut attempts = Vec::new();
-        for host in self.hosts(repository).await?.iter().filter(|host| host.capabilities.pull) {
+        let mut search = Search::new(self, repository, credentials, self.pull_hosts(repository).await?);
+        while let Some(host) = search.next().await {
             let session = self.session(host, repository, credentials);
             match blob::open(&session, descriptor, offset, subject.clone()).await {
-                Ok(blob) => return Ok(served(blob, &attempts)),
-                Err(failure) => attempts.push(attempt(host, failure)),
+                Ok(blob) => {
+                    search.served();
+                    return Ok(blob);
+                }
+                Err(failure) => search.failed(failure),
             }
         }
-        Err(given_up(subject, attempts))
+        Err(search.given_up(subject))
     }
 
-    async fn hosts(&self, repository: &Repository) -> Result<Vec<Host>, Error> {
+    /// The hosts that serve content by digest, in the configured order.
+    async fn pull_hosts(&self, repository: &Repository) -> Result<Vec<Host>, Error> {
         let (config_path, domain) = (self.config_path.clone(), repository.domain.clone());
         let load = move || hosts::load(&config_path, &domain);
         let hosts = tokio::task::spawn_blocking(load).await.expect("reading the hosts' files does not panic");
-        hosts.map_err(Error::Configuration)
+        let mut hosts = hosts.map_err(Error::Configuration)?;
+        hosts.retain(|host| host.capabilities.pull);
+        Ok(hosts)
     }
 
     fn session<'a>(
@@ -142,6 +167,7 @@ impl Registry {
             wire: &self.wire,
             access: &self.access,
             schemes: &self.schemes,
+            standing: &self.standing,
             host,
             path: &repository.path,
             login,
@@ -153,25 +179,4 @@ impl std::fmt::Display for Repository {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.domain, self.path)
     }
-}
-
-/// Whether a host may be asked what a tag or a digest is; a digest needs no trust in it.
-fn serves(host: &Host, by_digest: bool) -> bool {
-    host.capabilities.pull && (host.capabilities.resolve || by_digest)
-}
-
-fn attempt(host: &Host, failure: Failure) -> Attempt {
-    Attempt { host: host.authority.clone(), own: host.own, failure }
-}
-
-/// What a host served; those before it failed, which no error tells then.
-fn served<T>(object: T, attempts: &[Attempt]) -> T {
-    for attempt in attempts {
-        tracing::debug!(%attempt, "host passed over");
-    }
-    object
-}
-
-fn given_up(subject: String, attempts: Vec<Attempt>) -> Error {
-    if attempts.is_empty() { Error::NoHost { subject } } else { Error::Unserved { subject, attempts } }
 }

@@ -89,6 +89,7 @@ fn registry_code(error: &registry::Error) -> Code {
         registry::Kind::RateLimited => Code::ResourceExhausted,
         registry::Kind::Unavailable => Code::Unavailable,
         registry::Kind::Answer => Code::Unknown,
+        registry::Kind::Corrupt => Code::DataLoss,
         registry::Kind::Configuration => Code::FailedPrecondition,
     }
 }

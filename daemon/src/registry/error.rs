@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::failure::Failure;
 use super::hosts_toml::HostsError;
+use super::retry;
 
 /// The class of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,8 +20,10 @@ pub enum Kind {
     RateLimited,
     /// No connection, no answer in time, a broken one, or a server error.
     Unavailable,
-    /// An answer that cannot be used: wrong digest, wrong range, HTML, too big.
+    /// An answer that cannot be used: wrong length, HTML, too big.
     Answer,
+    /// A whole answer whose bytes are not what the digest names.
+    Corrupt,
     /// The node's own registry configuration is broken.
     Configuration,
 }
@@ -57,7 +60,9 @@ pub struct Attempt {
     pub host: String,
     /// Whether it is the registry's own host rather than a mirror.
     pub own: bool,
-    /// What it did.
+    /// How often it was asked without progress.
+    pub tries: u32,
+    /// What it did the last time.
     pub failure: Failure,
 }
 
@@ -90,8 +95,15 @@ impl Error {
 
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", if self.own { "registry" } else { "mirror" }, self.host, self.failure)
+        let role = if self.own { "registry" } else { "mirror" };
+        write!(f, "{role} {}: {}", self.host, self.failure)?;
+        if self.tries > 1 { write!(f, " (after {} tries)", self.tries) } else { Ok(()) }
     }
+}
+
+/// Whether the registry's own host has spoken: no host after it changes the error, and no second question the answer.
+pub(super) fn is_final(own: &Failure) -> bool {
+    rank(own.kind()) >= CLEAR && !retry::is_worth_it(own)
 }
 
 /// The first of the highest rank; among equals the first host is the preferred one.
@@ -109,7 +121,7 @@ fn rank(kind: Kind) -> u8 {
     match kind {
         Kind::Unauthorized | Kind::Denied | Kind::RateLimited => 3,
         Kind::NotFound => CLEAR,
-        Kind::Answer => 1,
+        Kind::Answer | Kind::Corrupt => 1,
         Kind::Unavailable | Kind::Configuration => 0,
     }
 }
@@ -127,9 +139,14 @@ mod tests {
 
     fn attempt(own: bool, status: u16) -> Attempt {
         let status = StatusCode::from_u16(status).unwrap();
-        let failure =
-            Failure::Status { method: Method::GET, url: "https://h/".into(), status, message: None };
-        Attempt { host: "h".into(), own, failure }
+        let failure = Failure::Status {
+            method: Method::GET,
+            url: "https://h/".into(),
+            status,
+            message: None,
+            told: None,
+        };
+        Attempt { host: "h".into(), own, tries: 1, failure }
     }
 
     #[test]
@@ -152,10 +169,10 @@ mod tests {
 
     #[test]
     fn every_host_is_listed_with_its_cause() {
-        let attempts = vec![attempt(false, 404), attempt(true, 503)];
+        let attempts = vec![attempt(false, 404), Attempt { tries: 5, ..attempt(true, 503) }];
         assert_eq!(
             Error::Unserved { subject: "reg.test/a:1".into(), attempts }.to_string(),
-            "reg.test/a:1: mirror h: GET https://h/: 404 Not Found; registry h: GET https://h/: 503 Service Unavailable"
+            "reg.test/a:1: mirror h: GET https://h/: 404 Not Found; registry h: GET https://h/: 503 Service Unavailable (after 5 tries)"
         );
     }
 }

@@ -2,6 +2,7 @@
 //! quote the registry's own words within bounds.
 
 use std::error::Error as StdError;
+use std::io;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -13,12 +14,20 @@ use super::error::Kind;
 /// one token request and the foreign errors cannot be cloned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// No connection: name not found, refused, timed out, or no TLS spoken.
+    /// No connection: name not found, refused or timed out.
     #[error("cannot connect to {url}: {cause}")]
     Unreachable {
         /// Redacted URL.
         url: String,
         /// The innermost causes.
+        cause: String,
+    },
+    /// A connection to something that does not speak TLS, or not with us.
+    #[error("no TLS with {url}: {cause}")]
+    NoTls {
+        /// Redacted URL.
+        url: String,
+        /// What TLS found wrong.
         cause: String,
     },
     /// The host's certificate is not trusted.
@@ -59,8 +68,14 @@ pub enum Failure {
         /// How many bytes were not sent.
         missing: u64,
     },
+    /// The body stood still, or trickled.
+    #[error("{url}: the body stood still")]
+    Stalled {
+        /// Redacted URL, or the host where it is not known.
+        url: String,
+    },
     /// An HTTP status that is no success.
-    #[error("{method} {url}: {status}{}", quote(message.as_deref()))]
+    #[error("{method} {url}: {status}{}{}", quote(message.as_deref()), asked(*told))]
     Status {
         /// The request's method.
         method: Method,
@@ -70,6 +85,8 @@ pub enum Failure {
         status: StatusCode,
         /// The registry's own words.
         message: Option<String>,
+        /// How long the host asks to be left alone.
+        told: Option<Duration>,
     },
     /// The credentials, or their absence, were refused.
     #[error("{url}: {refusal}{}", quote(message.as_deref()))]
@@ -90,6 +107,14 @@ pub enum Failure {
         url: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A whole body that is not the object.
+    #[error("{url}: the bytes do not match the digest{}", found(actual.as_deref()))]
+    Corrupt {
+        /// Redacted URL, or the host where there were several.
+        url: String,
+        /// Their digest, where it was computed.
+        actual: Option<String>,
     },
 }
 
@@ -118,27 +143,43 @@ impl Failure {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Unreachable { .. }
+            | Self::NoTls { .. }
             | Self::Untrusted { .. }
             | Self::Silent { .. }
             | Self::Broken { .. }
-            | Self::Truncated { .. } => Kind::Unavailable,
+            | Self::Truncated { .. }
+            | Self::Stalled { .. } => Kind::Unavailable,
             Self::Status { status, .. } => status_kind(*status),
             Self::Unauthorized { .. } => Kind::Unauthorized,
             Self::Unusable { .. } => Kind::Answer,
+            Self::Corrupt { .. } => Kind::Corrupt,
         }
     }
 
     /// Whether the same request may succeed in a moment.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Untrusted { .. } => false,
+            Self::Untrusted { .. } | Self::NoTls { .. } => false,
             _ => matches!(self.kind(), Kind::Unavailable | Kind::RateLimited),
+        }
+    }
+
+    /// How long the host asks to be left alone, if it does.
+    pub(super) fn told(&self) -> Option<Duration> {
+        match self {
+            Self::Status { told, .. } => *told,
+            _ => None,
         }
     }
 
     /// Whether no request reached the host, so that no other request will.
     pub(super) fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Untrusted { .. })
+        matches!(self, Self::Unreachable { .. } | Self::NoTls { .. } | Self::Untrusted { .. })
+    }
+
+    /// Whether the host gave no sign of life.
+    pub(super) fn is_absence(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Silent { .. })
     }
 
     pub(super) fn unusable(method: &Method, url: &Url, reason: impl Into<String>) -> Self {
@@ -148,10 +189,13 @@ impl Failure {
     /// Reads an error of the HTTP library. Its URL is left out, since that may hold a signed query.
     pub(super) fn of_transport(method: &Method, url: &Url, error: reqwest::Error) -> Self {
         let (url, connecting) = (redacted(url), error.is_connect());
-        let cause = innermost(&error.without_url());
+        let error = error.without_url();
+        let cause = innermost(&error);
         // The text is rustls' own for every certificate it rejects; its type is not reachable through reqwest.
         if connecting && cause.contains("invalid peer certificate") {
             Self::Untrusted { url, cause }
+        } else if connecting && is_nonsense(&error) {
+            Self::NoTls { url, cause }
         } else if connecting {
             Self::Unreachable { url, cause }
         } else {
@@ -191,6 +235,24 @@ pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Whether a peer's bytes were not understood, which is what rustls tells of by this kind. Errors of the system wrap
+/// others without counting them among their sources.
+fn is_nonsense(error: &(dyn StdError + 'static)) -> bool {
+    let Some(error) = error.downcast_ref::<io::Error>() else {
+        return error.source().is_some_and(is_nonsense);
+    };
+    let inner = error.get_ref().map(|inner| inner as &(dyn StdError + 'static));
+    error.kind() == io::ErrorKind::InvalidData || inner.is_some_and(is_nonsense)
+}
+
+fn asked(told: Option<Duration>) -> String {
+    told.map(|told| format!(" (it asks for {} s of rest)", told.as_secs())).unwrap_or_default()
+}
+
+fn found(actual: Option<&str>) -> String {
+    actual.map(|actual| format!(": they are {actual}")).unwrap_or_default()
 }
 
 fn quote(message: Option<&str>) -> String {

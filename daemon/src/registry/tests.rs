@@ -5,8 +5,11 @@ mod fake;
 mod resolve;
 mod transfer;
 
+use std::fmt::Write as _;
+
 use base64::Engine as _;
 use fake::{Fake, Received, Reply};
+use tempfile::TempDir;
 
 use super::*;
 use crate::oci::{Digest, media_type};
@@ -21,6 +24,29 @@ fn registry() -> Registry {
 
 fn config(config_path: Vec<PathBuf>) -> Config {
     Config { config_path, user_agent: "drayd/test".into(), response_timeout: Duration::from_secs(10) }
+}
+
+/// A registry house with mirrors, each over plain HTTP, in front of `own`; and the directory that says so.
+fn mirrored(mirrors: &[&Fake], own: &str) -> (Registry, TempDir) {
+    let mut hosts = format!("server = '{own}'\n");
+    for mirror in mirrors {
+        let _ = writeln!(hosts, "[host.'{}']", plain(mirror));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (_, authority) = own.split_once("://").unwrap();
+    std::fs::create_dir(directory.path().join(authority)).unwrap();
+    let file = directory.path().join(authority).join("hosts.toml");
+    std::fs::write(file, hosts).unwrap();
+    (Registry::new(config(vec![directory.path().into()])).unwrap(), directory)
+}
+
+fn plain(fake: &Fake) -> String {
+    format!("http://{}", fake.authority())
+}
+
+/// A house whose only host is `fake`, over plain HTTP.
+fn direct(fake: &Fake) -> (Registry, TempDir) {
+    mirrored(&[], &plain(fake))
 }
 
 fn repository(fake: &Fake) -> Repository {
@@ -104,7 +130,7 @@ async fn a_local_host_without_tls_is_found_out_once() {
     assert_eq!(fake.tls_attempts(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_host_that_is_not_there_is_unavailable() {
     let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let repository = Repository { domain: gone.to_string(), path: "a".into() };
@@ -112,4 +138,5 @@ async fn a_host_that_is_not_there_is_unavailable() {
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.is_transient());
     assert!(error.to_string().contains("refused"), "{error}");
+    assert!(error.to_string().ends_with("(after 5 tries)"), "{error}");
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
@@ -14,6 +14,7 @@ use super::credentials::{Login, REDACTED};
 use super::dial::{self, DialLayer};
 use super::failure::{Failure, innermost, redacted};
 use super::hosts::{DIAL_TIMEOUT, is_loopback};
+use super::retry_after;
 use super::tls::Tls;
 
 /// How long a whole small document may take: at the limit of a manifest's size this is still below 150 KiB/s.
@@ -180,6 +181,11 @@ impl Answer {
         let header = self.authorization.as_ref().and_then(|header| header.to_str().ok());
         let sent = header.and_then(|header| Some(header.split_once(' ')?.1));
         login.scrub(&sent.map_or_else(|| text.to_owned(), |sent| text.replace(sent, REDACTED)))
+    }
+
+    /// How long the host asks to be left alone, if it does.
+    pub(super) fn told(&self) -> Option<Duration> {
+        retry_after::told(self.response.headers(), SystemTime::now())
     }
 
     /// The length of the body as announced; for an answer to HEAD, of the body that GET would have.

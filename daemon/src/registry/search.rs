@@ -1,0 +1,145 @@
+//! The search for one object over the hosts of a registry: whom to ask next, after which pause, and how each one
+//! failed. Every host is asked once before any is asked again, so that a broken mirror costs one request.
+
+use tokio::time::{Duration, Instant, sleep, sleep_until};
+
+use super::credentials::Credentials;
+use super::error::{Attempt, Error, is_final};
+use super::failure::Failure;
+use super::hosts::Host;
+use super::retry::{self, Retry};
+use super::{Registry, Repository};
+
+/// Those who wait for the same host to take requests again come back within this long of each other.
+const SPREAD: Duration = Duration::from_millis(500);
+
+pub(super) struct Search<'a> {
+    registry: &'a Registry,
+    repository: &'a Repository,
+    credentials: &'a Credentials,
+    /// In the order of asking.
+    candidates: Vec<Candidate>,
+    /// Who is asked next, and not before when. Settled when the last one failed rather than when the next is asked,
+    /// so that a caller who leaves while it waits and comes back finds the same turn.
+    turn: Option<Turn>,
+    /// Who was asked last.
+    current: usize,
+    asked: Instant,
+    retry: Retry,
+}
+
+struct Candidate {
+    host: Host,
+    tries: u32,
+    /// How it failed since there was progress.
+    failure: Option<Failure>,
+}
+
+#[derive(Clone, Copy)]
+struct Turn {
+    index: usize,
+    at: Instant,
+}
+
+impl<'a> Search<'a> {
+    /// A search over `hosts`: as they are configured, but those that are resting or ask to be left alone after all
+    /// others.
+    pub(super) fn new(
+        registry: &'a Registry,
+        repository: &'a Repository,
+        credentials: &'a Credentials,
+        mut hosts: Vec<Host>,
+    ) -> Self {
+        let standing = &registry.standing;
+        hosts.sort_by_cached_key(|Host { authority, .. }| {
+            standing.is_resting(authority)
+                || standing.held(authority, &repository.path, credentials).is_some()
+        });
+        let candidate = |host| Candidate { host, tries: 0, failure: None };
+        let mut search = Self {
+            registry,
+            repository,
+            credentials,
+            candidates: hosts.into_iter().map(candidate).collect(),
+            turn: None,
+            current: 0,
+            asked: Instant::now(),
+            retry: Retry::default(),
+        };
+        search.turn = search.choose();
+        search
+    }
+
+    /// The next host to ask, once it may be asked; `None` when no host is worth another try.
+    pub(super) async fn next(&mut self) -> Option<&Host> {
+        let Turn { index, at } = self.turn?;
+        let host = &self.candidates[index].host;
+        sleep_until(at).await;
+        let held = self.registry.standing.held(&host.authority, &self.repository.path, self.credentials);
+        if let Some(held) = held {
+            tracing::debug!(host = host.authority, seconds = held.as_secs(), "waiting as the host asked");
+            sleep(held + SPREAD.mul_f64(fastrand::f64())).await;
+        }
+        self.current = index;
+        self.asked = Instant::now();
+        Some(host)
+    }
+
+    /// Notes that the host asked last serves the object.
+    pub(super) fn served(&mut self) {
+        let current = &self.candidates[self.current];
+        self.registry.standing.served(&current.host.authority);
+        // Those before it failed, which no error tells then.
+        for attempt in self.attempts() {
+            tracing::debug!(%attempt, "host passed over");
+        }
+    }
+
+    /// Notes how the host asked last failed.
+    pub(super) fn failed(&mut self, failure: Failure) {
+        self.note(&failure);
+        let Some(current) = self.candidates.get_mut(self.current) else { return };
+        current.tries += 1;
+        current.failure = Some(failure);
+        self.turn = self.choose();
+    }
+
+    /// The error of a search that found nobody.
+    pub(super) fn given_up(&self, subject: String) -> Error {
+        let attempts: Vec<_> = self.attempts().collect();
+        if attempts.is_empty() { Error::NoHost { subject } } else { Error::Unserved { subject, attempts } }
+    }
+
+    fn attempts(&self) -> impl Iterator<Item = Attempt> {
+        self.candidates.iter().filter_map(|Candidate { host, tries, failure, .. }| {
+            let failure = failure.clone()?;
+            Some(Attempt { host: host.authority.clone(), own: host.own, tries: *tries, failure })
+        })
+    }
+
+    fn note(&self, failure: &Failure) {
+        let Some(Candidate { host, .. }) = self.candidates.get(self.current) else { return };
+        let standing = &self.registry.standing;
+        standing.failed(&host.authority, &self.repository.path, self.credentials, self.asked, failure);
+    }
+
+    /// The first host not asked yet. After that the last one that may still serve: those before it are mirrors, which
+    /// are left for it, and one that answers at all is better than one that is not there. Nobody, once the registry's
+    /// own host has given a clear answer.
+    fn choose(&mut self) -> Option<Turn> {
+        let now = Instant::now();
+        if let Some(index) = self.candidates.iter().position(|candidate| candidate.failure.is_none()) {
+            return Some(Turn { index, at: now });
+        }
+        if self.candidates.iter().any(|it| it.host.own && it.failure.as_ref().is_some_and(is_final)) {
+            return None;
+        }
+        let last = |fits: fn(&Failure) -> bool| {
+            self.candidates.iter().rposition(|candidate| candidate.failure.as_ref().is_some_and(fits))
+        };
+        let index = last(|failure| retry::is_worth_it(failure) && !failure.is_absence())
+            .or_else(|| last(retry::is_worth_it))?;
+        let pause = self.retry.pause(self.candidates[index].failure.as_ref()?)?;
+        Some(Turn { index, at: now + pause })
+    }
+}
