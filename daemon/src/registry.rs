@@ -1,12 +1,15 @@
 //! The registries outside: resolves names and opens blobs over HTTP, through mirrors, with credentials. The only house
-//! that speaks HTTP and TLS. It asks the next host where one fails and the same one again where that may help. It
-//! moves bytes and checks no blob's digest.
+//! that speaks HTTP and TLS. It asks the next host where one fails and the same one again where that may help, and
+//! goes on where a body broke; it hashes documents, and leaves layers to whoever stores them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::oci::Descriptor;
+use crate::oci::digest::Hasher;
 
 mod access;
 mod blob;
@@ -26,6 +29,7 @@ mod search;
 mod secret;
 mod session;
 mod standing;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -39,6 +43,7 @@ pub use error::{Attempt, Error, Kind};
 pub use failure::{Failure, Refusal};
 pub use hosts_toml::HostsError;
 pub use resolve::Resolved;
+pub use stream::Stream;
 pub use tls::TlsError;
 
 use access::Access;
@@ -57,6 +62,9 @@ pub struct Config {
     pub user_agent: String,
     /// How long a host that is connected to may take for the headers of an answer.
     pub response_timeout: Duration,
+    /// How long a body may stand still before it is asked for elsewhere. Less than what the pull as a whole allows,
+    /// or there is no time left for that.
+    pub stall_timeout: Duration,
 }
 
 /// A repository in a registry, as a reference names it.
@@ -80,6 +88,8 @@ pub struct Registry {
     schemes: Schemes,
     /// How hosts have done so far.
     standing: Standing,
+    /// How long a body may stand still.
+    stall_timeout: Duration,
 }
 
 impl Registry {
@@ -94,10 +104,13 @@ impl Registry {
             access,
             schemes: Schemes::default(),
             standing: Standing::default(),
+            stall_timeout: config.stall_timeout,
         })
     }
 
-    /// Finds what a tag or digest of a repository points to, on the first host that knows.
+    /// Finds what a tag or digest of a repository points to, on the first host that knows. A digest that only a
+    /// header tells is a claim: [`Self::document`] and [`Self::stream`] fetch by it, and bytes that do not match are
+    /// refused, so that nothing is ever recorded under it.
     pub async fn resolve(
         &self,
         repository: &Repository,
@@ -121,6 +134,42 @@ impl Registry {
         Err(search.given_up(format!("{repository}{}{object}", if by_digest { '@' } else { ':' })))
     }
 
+    /// A blob or manifest from `offset` on, from whichever hosts serve it. Nothing is asked before the first call to
+    /// [`Stream::next`].
+    pub fn stream<'a>(
+        &'a self,
+        repository: &'a Repository,
+        descriptor: &'a Descriptor,
+        offset: u64,
+        credentials: &'a Credentials,
+    ) -> Stream<'a> {
+        Stream::new(self, repository, descriptor, offset, credentials)
+    }
+
+    /// The bytes of a manifest, index or config, proved by its digest. They are held in memory: whether its size is
+    /// acceptable is for the caller to say first.
+    pub async fn document(
+        &self,
+        repository: &Repository,
+        descriptor: &Descriptor,
+        credentials: &Credentials,
+    ) -> Result<Bytes, Error> {
+        let mut stream = self.stream(repository, descriptor, 0, credentials);
+        loop {
+            let mut bytes = Vec::new();
+            while let Some(part) = stream.next().await? {
+                bytes.extend_from_slice(&part);
+            }
+            let mut hasher = Hasher::new(descriptor.digest.algorithm());
+            hasher.update(&bytes);
+            let actual = hasher.finish();
+            if actual == descriptor.digest {
+                return Ok(bytes.into());
+            }
+            stream.refuse(Some(actual.as_str()));
+        }
+    }
+
     /// Opens a blob or manifest for reading from `offset`, on the first host that serves it.
     pub async fn open(
         &self,
@@ -129,7 +178,7 @@ impl Registry {
         offset: u64,
         credentials: &Credentials,
     ) -> Result<Blob, Error> {
-        let subject = format!("{repository}@{}", descriptor.digest);
+        let subject = stream::subject(repository, descriptor);
         let mut search = Search::new(self, repository, credentials, self.pull_hosts(repository).await?);
         while let Some(host) = search.next().await {
             let session = self.session(host, repository, credentials);

@@ -52,6 +52,11 @@ impl Blob {
     pub(super) fn truncated(&self) -> Failure {
         Failure::Truncated { url: redacted(&self.answer.url), missing: self.remaining }
     }
+
+    /// The failure of a body that stands still.
+    pub(super) fn stalled(&self) -> Failure {
+        Failure::Stalled { url: redacted(&self.answer.url) }
+    }
 }
 
 impl std::fmt::Debug for Blob {

@@ -33,6 +33,8 @@ struct Candidate {
     tries: u32,
     /// How it failed since there was progress.
     failure: Option<Failure>,
+    /// Whether bytes of the object came from it.
+    gave: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -55,7 +57,7 @@ impl<'a> Search<'a> {
             standing.is_resting(authority)
                 || standing.held(authority, &repository.path, credentials).is_some()
         });
-        let candidate = |host| Candidate { host, tries: 0, failure: None };
+        let candidate = |host| Candidate { host, tries: 0, failure: None, gave: false };
         let mut search = Self {
             registry,
             repository,
@@ -87,7 +89,8 @@ impl<'a> Search<'a> {
 
     /// Notes that the host asked last serves the object.
     pub(super) fn served(&mut self) {
-        let current = &self.candidates[self.current];
+        let current = &mut self.candidates[self.current];
+        current.gave = true;
         self.registry.standing.served(&current.host.authority);
         // Those before it failed, which no error tells then.
         for attempt in self.attempts() {
@@ -102,6 +105,34 @@ impl<'a> Search<'a> {
         current.tries += 1;
         current.failure = Some(failure);
         self.turn = self.choose();
+    }
+
+    /// Notes that the host asked last failed after it had served a part: it is the first to be asked for the rest,
+    /// after `pause`, and what went wrong in passing before no longer counts.
+    pub(super) fn progressed(&mut self, failure: &Failure, pause: Duration) {
+        self.note(failure);
+        self.renew();
+        self.candidates[..=self.current].rotate_right(1);
+        self.current = 0;
+        self.turn = Some(Turn { index: 0, at: Instant::now() + pause });
+    }
+
+    /// Notes that the object is not what those sent who gave parts of it. They are not asked again.
+    pub(super) fn refused(&mut self, actual: Option<&str>) {
+        self.renew();
+        for candidate in self.candidates.iter_mut().filter(|candidate| candidate.gave) {
+            candidate.tries += 1;
+            candidate.failure = Some(Failure::Corrupt {
+                url: candidate.host.authority.clone(),
+                actual: actual.map(str::to_owned),
+            });
+        }
+        self.turn = self.choose();
+    }
+
+    /// The host asked last.
+    pub(super) fn host(&self) -> Option<&str> {
+        self.candidates.get(self.current).map(|candidate| candidate.host.authority.as_str())
     }
 
     /// The error of a search that found nobody.
@@ -121,6 +152,17 @@ impl<'a> Search<'a> {
         let Some(Candidate { host, .. }) = self.candidates.get(self.current) else { return };
         let standing = &self.registry.standing;
         standing.failed(&host.authority, &self.repository.path, self.credentials, self.asked, failure);
+    }
+
+    /// Forgets failures that may have passed.
+    fn renew(&mut self) {
+        self.retry = Retry::default();
+        for candidate in &mut self.candidates {
+            if candidate.failure.as_ref().is_some_and(retry::is_worth_it) {
+                candidate.failure = None;
+                candidate.tries = 0;
+            }
+        }
     }
 
     /// The first host not asked yet. After that the last one that may still serve: those before it are mirrors, which

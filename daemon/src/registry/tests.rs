@@ -2,14 +2,18 @@
 
 mod auth;
 mod fake;
+mod fallback;
 mod resolve;
+mod retry;
+mod stream;
 mod transfer;
 
 use std::fmt::Write as _;
 
 use base64::Engine as _;
-use fake::{Fake, Received, Reply};
+use fake::{Ending, Fake, Received, Reply};
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 use super::*;
 use crate::oci::{Digest, media_type};
@@ -23,7 +27,12 @@ fn registry() -> Registry {
 }
 
 fn config(config_path: Vec<PathBuf>) -> Config {
-    Config { config_path, user_agent: "drayd/test".into(), response_timeout: Duration::from_secs(10) }
+    Config {
+        config_path,
+        user_agent: "drayd/test".into(),
+        response_timeout: Duration::from_secs(10),
+        stall_timeout: Duration::from_secs(30),
+    }
 }
 
 /// A registry house with mirrors, each over plain HTTP, in front of `own`; and the directory that says so.
@@ -47,6 +56,19 @@ fn plain(fake: &Fake) -> String {
 /// A house whose only host is `fake`, over plain HTTP.
 fn direct(fake: &Fake) -> (Registry, TempDir) {
     mirrored(&[], &plain(fake))
+}
+
+/// All bytes of a stream from its position on.
+async fn drain(stream: &mut Stream<'_>) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    while let Some(part) = stream.next().await? {
+        bytes.extend_from_slice(&part);
+    }
+    Ok(bytes)
+}
+
+fn offsets(fake: &Fake) -> Vec<Option<usize>> {
+    fake.received().iter().map(Received::offset).collect()
 }
 
 fn repository(fake: &Fake) -> Repository {

@@ -80,3 +80,27 @@ async fn every_request_for_a_reference_says_the_same_of_what_is_accepted() {
     assert_eq!(accepted.len(), 1, "{accepted:?}");
     assert!(accepted[0].contains("manifest.list.v2+json"), "{accepted:?}");
 }
+
+/// Faults 70 and 88.
+#[tokio::test]
+async fn a_digest_in_a_header_is_never_taken_for_that_of_the_body() {
+    let claimed = Digest::of(b"other");
+    let lying = {
+        let claimed = claimed.to_string();
+        move |_: &Received| {
+            Reply::ok(MANIFEST)
+                .header("content-type", media_type::OCI_MANIFEST)
+                .header("docker-content-digest", &claimed)
+        }
+    };
+    let fake = Fake::start(lying).await;
+    let (registry, _directory) = direct(&fake);
+    let (repository, login) = (repository(&fake), Credentials::anonymous());
+    let resolved = registry.resolve(&repository, "1", &login).await.unwrap();
+    assert_eq!((&resolved.target.digest, resolved.body.is_none()), (&claimed, true));
+    let error = registry.document(&repository, &resolved.target, &login).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt);
+    for digest in [claimed, Digest::of(MANIFEST.as_bytes())] {
+        assert!(error.to_string().contains(digest.as_str()), "{error}");
+    }
+}
