@@ -18,6 +18,7 @@ mod credentials;
 mod dial;
 mod error;
 mod failure;
+mod handshake;
 mod hosts;
 mod hosts_toml;
 mod message;
@@ -45,6 +46,7 @@ pub use hosts_toml::HostsError;
 pub use resolve::Resolved;
 pub use stream::Stream;
 pub use tls::TlsError;
+pub use wire::ClientError;
 
 use access::Access;
 use hosts::Host;

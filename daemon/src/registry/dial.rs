@@ -38,6 +38,12 @@ async fn silence(mut dials: watch::Receiver<usize>, limit: Duration) {
     }
 }
 
+/// Notes that the connection in the making for this task's request is there, though what is said on it first is not
+/// said yet: from here on the host may be silent.
+pub(super) fn connected() {
+    let _ = DIALS.try_with(|dials| dials.send_modify(|dials| *dials = 0));
+}
+
 /// Wraps a connector so that [`answered`] sees its work.
 #[derive(Clone)]
 pub(super) struct DialLayer;
@@ -91,7 +97,7 @@ impl Dial {
 
 impl Drop for Dial {
     fn drop(&mut self) {
-        self.0.send_modify(|dials| *dials -= 1);
+        self.0.send_modify(|dials| *dials = dials.saturating_sub(1));
     }
 }
 
@@ -115,6 +121,19 @@ mod tests {
         };
         assert_eq!(answered(request, LIMIT).await, None);
         assert_eq!(began.elapsed(), LIMIT / 2 + LIMIT * 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_there_and_not_ready_is_silent() {
+        let began = Instant::now();
+        let request = async {
+            let _dial = Dial::begin();
+            sleep(LIMIT / 2).await;
+            connected();
+            sleep(LIMIT * 3).await;
+        };
+        assert_eq!(answered(request, LIMIT).await, None);
+        assert_eq!(began.elapsed(), LIMIT / 2 + LIMIT);
     }
 
     #[tokio::test(start_paused = true)]

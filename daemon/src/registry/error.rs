@@ -6,6 +6,7 @@ use std::fmt;
 use super::failure::Failure;
 use super::hosts_toml::HostsError;
 use super::retry;
+use super::wire::ClientError;
 
 /// The class of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +37,7 @@ pub enum Error {
     Configuration(#[source] HostsError),
     /// The HTTP client cannot be built, for want of system certificates for example.
     #[error("the HTTP client cannot be set up")]
-    Client(#[source] reqwest::Error),
+    Client(#[source] ClientError),
     /// The registry configuration leaves no host to ask.
     #[error("{subject}: no host is configured with the capability for this request")]
     NoHost {

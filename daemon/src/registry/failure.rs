@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use reqwest::Url;
+use rustls::AlertDescription;
 
 use super::error::Kind;
 
@@ -22,7 +23,7 @@ pub enum Failure {
         /// The innermost causes.
         cause: String,
     },
-    /// A connection to something that does not speak TLS, or not with us.
+    /// A connection to something that does not speak TLS, or not with us: it may want a client certificate.
     #[error("no TLS with {url}: {cause}")]
     NoTls {
         /// Redacted URL.
@@ -191,15 +192,15 @@ impl Failure {
         let (url, connecting) = (redacted(url), error.is_connect());
         let error = error.without_url();
         let cause = innermost(&error);
-        // The text is rustls' own for every certificate it rejects; its type is not reachable through reqwest.
-        if connecting && cause.contains("invalid peer certificate") {
-            Self::Untrusted { url, cause }
-        } else if connecting && is_nonsense(&error) {
-            Self::NoTls { url, cause }
-        } else if connecting {
-            Self::Unreachable { url, cause }
-        } else {
-            Self::Broken { method: method.clone(), url, cause }
+        match of_tls(&error) {
+            Some(rustls::Error::InvalidCertificate(_)) => Self::Untrusted { url, cause },
+            // What breaks later breaks by chance, but for our certificate: hosts refuse that after the handshake.
+            Some(rustls::Error::AlertReceived(alert)) if connecting || is_about_certificates(*alert) => {
+                Self::NoTls { url, cause }
+            }
+            Some(_) if connecting => Self::NoTls { url, cause },
+            _ if connecting => Self::Unreachable { url, cause },
+            _ => Self::Broken { method: method.clone(), url, cause },
         }
     }
 }
@@ -237,14 +238,27 @@ pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
     text
 }
 
-/// Whether a peer's bytes were not understood, which is what rustls tells of by this kind. Errors of the system wrap
-/// others without counting them among their sources.
-fn is_nonsense(error: &(dyn StdError + 'static)) -> bool {
-    let Some(error) = error.downcast_ref::<io::Error>() else {
-        return error.source().is_some_and(is_nonsense);
+/// The TLS library's error in a chain. Errors of the system wrap others without counting them among their sources.
+fn of_tls<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
+    let inner = match error.downcast_ref::<io::Error>() {
+        Some(error) => error.get_ref().map(|inner| inner as &'a (dyn StdError + 'static)),
+        None => error.source(),
     };
-    let inner = error.get_ref().map(|inner| inner as &(dyn StdError + 'static));
-    error.kind() == io::ErrorKind::InvalidData || inner.is_some_and(is_nonsense)
+    error.downcast_ref().or_else(|| of_tls(inner?))
+}
+
+fn is_about_certificates(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::CertificateRequired
+    )
 }
 
 fn asked(told: Option<Duration>) -> String {

@@ -78,19 +78,30 @@ pub(super) struct Wire {
     clients: Mutex<HashMap<(Transport, bool), Client>>,
 }
 
+/// Why no HTTP client can be built.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// TLS cannot be set up, for want of system certificates for example.
+    #[error("TLS cannot be set up")]
+    Tls(#[source] rustls::Error),
+    /// The HTTP library's own reason.
+    #[error("the HTTP library cannot be set up")]
+    Http(#[source] reqwest::Error),
+}
+
 impl Wire {
     pub(super) fn new(user_agent: String, response_timeout: Duration) -> Self {
         Self { user_agent, response_timeout, clients: Mutex::default() }
     }
 
     /// Builds a first client, so that a node without usable system certificates shows it at start.
-    pub(super) fn check(&self) -> reqwest::Result<()> {
+    pub(super) fn check(&self) -> Result<(), ClientError> {
         let transport = Transport { tls: Tls::default(), dial_timeout: DIAL_TIMEOUT, role: Role::Document };
         self.client(&transport, false).map(drop)
     }
 
     /// The client for a host. Loopback hosts are never reached through a proxy: it would look for them on itself.
-    fn client(&self, transport: &Transport, loopback: bool) -> reqwest::Result<Client> {
+    fn client(&self, transport: &Transport, loopback: bool) -> Result<Client, ClientError> {
         let key = (transport.clone(), loopback);
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(&key) {
@@ -103,13 +114,18 @@ impl Wire {
             .connect_timeout(transport.dial_timeout)
             .connector_layer(DialLayer)
             .pool_idle_timeout(IDLE_TIMEOUT);
-        if transport.role == Role::Blob {
-            builder = builder.http1_only();
-        }
+        let protocols: &[&str] = match transport.role {
+            Role::Document => &["h2", "http/1.1"],
+            Role::Blob => {
+                builder = builder.http1_only();
+                &["http/1.1"]
+            }
+        };
         if loopback {
             builder = builder.no_proxy();
         }
-        let client = transport.tls.apply(builder)?.build()?;
+        let tls = transport.tls.config(protocols).map_err(ClientError::Tls)?;
+        let client = builder.tls_backend_preconfigured(tls).build().map_err(ClientError::Http)?;
         if clients.len() >= CLIENTS {
             clients.clear();
         }

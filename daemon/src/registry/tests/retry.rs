@@ -181,7 +181,7 @@ async fn a_host_that_takes_connections_and_stays_silent_is_given_up_after_the_re
     let fake = Fake::start(|_| manifest()).await;
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join(fake.authority())).unwrap();
-    for scheme in ["http"] {
+    for scheme in ["http", "https"] {
         let file = format!("server = '{}'\n[host.'{scheme}://{authority}']", plain(&fake));
         std::fs::write(directory.path().join(fake.authority()).join("hosts.toml"), file).unwrap();
         let registry = Registry::new(config(vec![directory.path().into()])).unwrap();
