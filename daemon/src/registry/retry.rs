@@ -19,6 +19,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_TOLD: Duration = Duration::from_secs(60);
 /// No try begins later than this after the first failure, so that pauses as told cannot add up without bound.
 const TOTAL: Duration = Duration::from_secs(120);
+/// The same for a host that gives no sign of life, whose every failure may take as long as a connection may.
+const TOTAL_ABSENT: Duration = Duration::from_secs(30);
 /// Added to a pause as told, at most: those who were told the same do not come back at the same moment.
 const SPREAD: Duration = Duration::from_secs(1);
 
@@ -43,7 +45,8 @@ impl Retry {
         let now = Instant::now();
         let began = *self.began.get_or_insert(now);
         self.pauses += 1;
-        (now + pause <= began + TOTAL).then_some(pause)
+        let total = if failure.is_absence() { TOTAL_ABSENT } else { TOTAL };
+        (now + pause <= began + total).then_some(pause)
     }
 }
 
@@ -129,6 +132,15 @@ mod tests {
             waited += pause;
         }
         assert!(waited >= Duration::from_secs(100) && waited <= TOTAL, "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_without_a_sign_of_life_is_given_up_sooner() {
+        let absent = Failure::Unreachable { url: "https://h/".into(), cause: "timed out".into() };
+        let mut retry = Retry::default();
+        assert!(retry.pause(&absent).is_some());
+        tokio::time::sleep(TOTAL_ABSENT).await;
+        assert_eq!(retry.pause(&absent), None);
     }
 
     #[tokio::test(start_paused = true)]
