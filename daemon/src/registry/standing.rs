@@ -81,7 +81,10 @@ impl Standing {
             _ => drop(tables.rests.remove(host)),
         }
         if let Some(hold) = retry::hold(failure) {
-            let until = Instant::now() + hold;
+            let now = Instant::now();
+            // They hold credentials, so none is kept for longer than it counts.
+            tables.holds.retain(|_, until| *until > now);
+            let until = now + hold;
             let key = (host.to_owned(), path.to_owned(), credentials.clone());
             let entry = entry(&mut tables.holds, key, until);
             *entry = until.max(*entry);

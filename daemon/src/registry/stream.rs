@@ -28,7 +28,8 @@ const END: Duration = Duration::from_secs(1);
 /// The bytes of a blob from an offset on.
 ///
 /// Bodies that break are continued without limit while they bring bytes; without, each host is asked once, and the
-/// last one under the policy for retries. A call to [`Self::next`] may be dropped and made again: nothing is lost.
+/// last one under the policy for retries. A call to [`Self::next`] may be dropped and made again: nothing is lost, but
+/// the time that it waited does not count for a stall.
 pub struct Stream<'a> {
     registry: &'a Registry,
     repository: &'a Repository,
