@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 const HOUSES: &[(&str, &[&str])] = &[
     ("cause", &[]),
     ("oci", &[]),
-    ("registry", &["oci"]),
+    ("registry", &["cause", "oci"]),
+    ("fuzz", &["oci", "registry"]),
     ("containerd", &["oci"]),
     ("fetch", &["oci", "registry", "containerd"]),
     ("node", &["cause", "oci", "containerd"]),
@@ -23,7 +24,7 @@ const HOUSES: &[(&str, &[&str])] = &[
         "daemon",
         &["oci", "registry", "containerd", "fetch", "node", "unpack", "pull", "images", "cri", "config"],
     ),
-    ("cli", &["config", "telemetry", "daemon"]),
+    ("cli", &["registry", "config", "telemetry", "daemon"]),
 ];
 
 /// Crates that only some houses may use.
@@ -163,6 +164,10 @@ fn the_table_itself_only_goes_down() {
 fn each_foreign_world_is_spoken_to_from_its_own_house() {
     let mut wrong = Vec::new();
     for source in sources() {
+        // Fakes in tests stand for the other side, and speak as it does.
+        if source.path.iter().any(|part| part == "tests") {
+            continue;
+        }
         let house = source.house();
         for (name, allowed) in FOREIGN {
             if source.uses(name) && !allowed.contains(&house.as_str()) {

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, ConfigError, DEFAULT_PATH};
-use crate::{daemon, telemetry};
+use crate::{daemon, registry, telemetry};
 
 /// `EX_CONFIG` of sysexits.h. A service manager can be told that a restart does not help.
 const EXIT_CONFIG: u8 = 78;
@@ -41,7 +41,7 @@ enum Command {
 enum ConfigCommand {
     /// Print a file with every key, its text and its default
     Default,
-    /// Print "FILE: ok", or every mistake with its line and column
+    /// Print "FILE: ok" and the hosts of each registry, or every mistake with its file and line
     #[command(after_help = EXIT_CODES)]
     Check(ConfigFile),
     /// Print the settings that apply, defaults included
@@ -101,7 +101,12 @@ fn check(file: &ConfigFile) -> anyhow::Result<ExitCode> {
         eprintln!("{}: warning: {warning}", path.display());
     }
     let absent = if path.exists() { "" } else { " (no such file, the defaults apply)" };
-    print(&format!("{}: ok{absent}\n", path.display()))
+    print(&format!("{}: ok{absent}\n", path.display()))?;
+    let report = registry::check(&config.registry.config_path, config.registry.credentials_file.as_deref());
+    print(&report.text)?;
+    report.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    report.mistakes.iter().for_each(|mistake| eprintln!("{mistake}"));
+    Ok(if report.mistakes.is_empty() { ExitCode::SUCCESS } else { EXIT_CONFIG.into() })
 }
 
 fn show(file: &ConfigFile) -> anyhow::Result<ExitCode> {

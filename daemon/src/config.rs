@@ -2,6 +2,7 @@
 //! Every key has its reference text in its doc comment and its default in `Default`; the commented file in
 //! `packaging/` and `docs/configuration.md` are generated from both. The file is read once, at the start.
 
+mod authority;
 mod duration;
 mod identifier;
 mod limit;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use authority::Authority;
 pub use identifier::Identifier;
 pub use problem::{ConfigError, Fault, Hint, Problem};
 
@@ -158,6 +160,20 @@ pub struct Registry {
     #[serde(with = "written::list")]
     #[schemars(with = "Vec<String>")]
     pub config_path: Vec<PathBuf>,
+    /// The node's own registry credentials, for pulls that bring none: the absolute path of a file in the form of
+    /// Docker's `config.json`, with `auths`, `credHelpers` and `credsStore`. It is read anew for each pull; one that
+    /// cannot be read fails the pull. Empty is none. The variable `DOCKER_CONFIG` is not read.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub credentials_file: Option<PathBuf>,
+    /// Mirrors that are given the credentials of a pull as the registry itself is: `HOST` or `HOST:PORT`. All others
+    /// get only what `credentials_file` has under their own name.
+    #[serde(with = "written::list")]
+    #[schemars(with = "Vec<String>")]
+    pub trusted_mirrors: Vec<Authority>,
+    /// When a registry refuses the credentials of a pull, ask once more without any. Every such refusal is logged as a
+    /// warning.
+    pub anonymous_fallback: bool,
     /// A host that has been connected to and answers nothing for this long is given up, and the next one is asked.
     /// How long a connection itself may take is `dial_timeout` of that host in its `hosts.toml`. A duration above
     /// zero, such as `10s`.
@@ -170,6 +186,9 @@ impl Default for Registry {
     fn default() -> Self {
         Self {
             config_path: vec!["/etc/containerd/certs.d".into(), "/etc/docker/certs.d".into()],
+            credentials_file: None,
+            trusted_mirrors: Vec::new(),
+            anonymous_fallback: false,
             response_timeout: Duration::from_secs(10),
         }
     }
@@ -179,7 +198,8 @@ impl Default for Registry {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pull {
-    /// How many layers of one image are fetched at the same time; 0 is no limit, as with containerd.
+    /// How many layers are downloaded at the same time on this node, over all pulls; 0 is no limit. Pulls take turns:
+    /// a new one gets the next free download, and after ten seconds one that is under way makes room for it.
     #[serde(with = "limit")]
     #[schemars(with = "usize")]
     pub max_concurrent_downloads: Option<NonZeroUsize>,

@@ -34,6 +34,9 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// them take seconds.
 const METADATA_DEADLINE: Duration = Duration::from_secs(30);
 
+/// The namespace of the CRI plugin (its `constants.K8sContainerdNamespace`).
+const CRI_NAMESPACE: &str = "k8s.io";
+
 /// A handle on one containerd in one namespace, and under one lease if [`Containerd::under`] made it. Cloning shares
 /// the connection.
 #[derive(Clone, Debug)]
@@ -70,6 +73,12 @@ impl Containerd {
     /// The socket's path.
     pub fn address(&self) -> &Path {
         &self.address
+    }
+
+    /// Whether containerd's CRI plugin looks at what happens here: it watches its own namespace only, whose name is
+    /// fixed, so that in any other one nothing is to be waited for.
+    pub fn has_cri(&self) -> bool {
+        self.namespace == CRI_NAMESPACE
     }
 
     /// The channel itself, for passing foreign requests through unchanged.
@@ -116,4 +125,17 @@ fn channel(address: &Path) -> Channel {
             let path = path.clone();
             async move { Ok::<_, io::Error>(TokioIo::new(UnixStream::connect(path).await?)) }
         }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_namespace_of_kubernetes_has_a_cri() {
+        for (namespace, expected) in [("k8s.io", true), ("default", false), ("K8S.io", false), ("", false)] {
+            let containerd = Containerd::new(Path::new("/none"), namespace).expect("a legal namespace");
+            assert_eq!(containerd.has_cri(), expected, "{namespace}");
+        }
+    }
 }

@@ -59,9 +59,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Result<Puller> {
     let registry = Registry::new(registry::Config {
         config_path: config.registry.config_path.clone(),
+        credentials_file: config.registry.credentials_file.clone(),
+        trusted_mirrors: config.registry.trusted_mirrors.iter().map(ToString::to_string).collect(),
+        anonymous_fallback: config.registry.anonymous_fallback,
         user_agent: format!("drayd/{}", env!("CARGO_PKG_VERSION")),
         response_timeout: config.registry.response_timeout,
         stall_timeout: config.pull.progress_timeout.map_or(STALL, |limit| STALL.min(limit / 2)),
+        environment: registry::Environment::of_process(),
     })?;
     let fetcher = Fetcher::new(registry, config.pull.max_concurrent_downloads);
     let settings = pull::Config {

@@ -8,6 +8,7 @@ pub mod document;
 pub mod media_type;
 pub mod platform;
 pub mod reference;
+pub mod walk;
 
 pub mod excerpt;
 
@@ -17,3 +18,4 @@ pub use digest::Digest;
 pub use document::{Config, Document, DocumentError, Index, Manifest};
 pub use platform::{IndexEntry, NoPlatform, Platform};
 pub use reference::Reference;
+pub use walk::{Walk, WalkError};

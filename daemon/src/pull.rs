@@ -139,7 +139,8 @@ impl Puller {
         let held = self.leases.hold(&reference.to_string()).await;
         let held = held.map_err(|source| Error::Containerd { step: "make the lease of the pull", source })?;
         let containerd = self.containerd.under(held.lease());
-        let context = Context { containerd, source, meter: Arc::clone(meter) };
+        let (meter, keep_layers) = (Arc::clone(meter), self.config.keep_layers);
+        let context = Context { containerd, source, meter, keep_layers };
         let result = self.walk(order, &context, named).await;
         held.end(match &result {
             // A broken pull leaves nothing, unless a retry may continue from what is there.
@@ -153,14 +154,13 @@ impl Puller {
     /// The stages of a pull after its name is resolved, in their order.
     async fn walk(&self, order: &Order, context: &Context, named: Named) -> Result<Outcome, Error> {
         let (reference, snapshotter) = (&order.request.reference, &order.choice.snapshotter);
-        let keep_layers = self.config.keep_layers;
-        let resolved = resolve::resolve(&self.fetcher, context, named, &self.platform, keep_layers).await?;
+        let resolved = resolve::resolve(&self.fetcher, context, named, &self.platform).await?;
         let plan = Plan::new(reference, &resolved)?;
         let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
         record::record(context, order, &resolved, &plan).await?;
         publish::publish(&self.containerd, reference, &plan.image_id).await?;
 
-        let tally = Tally::new(&resolved, &plan, &layers, snapshotter.remote_capable);
+        let tally = Tally::new(context.meter.bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
         Ok(Outcome { image_id: plan.image_id, tally })
     }
 }

@@ -2,6 +2,9 @@
 //! that speaks HTTP and TLS. It asks the next host where one fails and the same one again where that may help, and
 //! goes on where a body broke; it hashes documents, and leaves layers to whoever stores them.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +17,24 @@ use crate::oci::digest::Hasher;
 mod access;
 mod blob;
 mod challenge;
+mod check;
+mod credential_helper;
 mod credentials;
+mod credentials_file;
 mod dial;
 mod error;
 mod failure;
+#[doc(hidden)]
+pub mod fuzz;
 mod handshake;
 mod hosts;
 mod hosts_toml;
+mod kept;
+mod logins;
 mod message;
+mod proxies;
 mod range;
+mod redirected;
 mod resolve;
 mod retry;
 mod retry_after;
@@ -35,21 +47,27 @@ mod stream;
 mod tests;
 mod tls;
 mod token;
-mod tokens;
 mod wire;
 
 pub use blob::Blob;
+pub use check::{Report, check};
+pub use credential_helper::HelperError;
 pub use credentials::{Credentials, CredentialsError, Given};
+pub use credentials_file::CredentialsFileError;
 pub use error::{Attempt, Error, Kind};
 pub use failure::{Failure, Refusal};
 pub use hosts_toml::HostsError;
+pub use proxies::ProxyError;
 pub use resolve::Resolved;
 pub use stream::Stream;
 pub use tls::TlsError;
 pub use wire::ClientError;
 
 use access::Access;
+use credentials_file::CredentialsFile;
 use hosts::Host;
+use logins::{Chosen, Logins};
+use proxies::Proxies;
 use search::Search;
 use session::{Schemes, Session};
 use standing::Standing;
@@ -60,6 +78,12 @@ use wire::Wire;
 pub struct Config {
     /// Directories with one directory per registry (`hosts.toml`, certificates), first match wins.
     pub config_path: Vec<PathBuf>,
+    /// The node's own credentials in the form of Docker's `config.json`, for pulls that bring none.
+    pub credentials_file: Option<PathBuf>,
+    /// Mirrors, `host[:port]`, that get the caller's credentials as the registry itself does.
+    pub trusted_mirrors: Vec<String>,
+    /// Whether a host that refuses the caller's credentials is asked once more without any.
+    pub anonymous_fallback: bool,
     /// The `User-Agent` of every request.
     pub user_agent: String,
     /// How long a host that is connected to may take for the headers of an answer.
@@ -67,6 +91,26 @@ pub struct Config {
     /// How long a body may stand still before it is asked for elsewhere. Less than what the pull as a whole allows,
     /// or there is no time left for that.
     pub stall_timeout: Duration,
+    /// Environment variables that matter here; what is not set is not there.
+    pub environment: Environment,
+}
+
+/// What is read of the environment, as a value, so that tests can have their own. `Debug` shows the names only: a
+/// proxy's URL may hold a password.
+#[derive(Clone, Default)]
+pub struct Environment(pub BTreeMap<String, OsString>);
+
+impl Environment {
+    /// That of this process, as far as it matters here.
+    pub fn of_process() -> Self {
+        let names =
+            ["PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
+        Self(names.iter().filter_map(|&name| Some((name.to_owned(), std::env::var_os(name)?))).collect())
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        self.0.get(name)?.to_str().map(String::from)
+    }
 }
 
 /// A repository in a registry, as a reference names it.
@@ -86,6 +130,8 @@ pub struct Registry {
     wire: Arc<Wire>,
     /// Tokens and demands.
     access: Access,
+    /// Which login goes where.
+    logins: Logins,
     /// Which local hosts speak TLS.
     schemes: Schemes,
     /// How hosts have done so far.
@@ -97,13 +143,22 @@ pub struct Registry {
 impl Registry {
     /// A registry house with nothing learned yet.
     pub fn new(config: Config) -> Result<Self, Error> {
-        let wire = Arc::new(Wire::new(config.user_agent, config.response_timeout));
+        let proxies = Proxies::read(|name| config.environment.text(name)).map_err(Error::Proxy)?;
+        let wire = Arc::new(Wire::new(config.user_agent, proxies, config.response_timeout));
         wire.check().map_err(Error::Client)?;
         let access = Access::new(wire.clone());
+        let programs = config.environment.0.get("PATH").cloned().unwrap_or_default();
+        let logins = Logins::new(
+            config.credentials_file,
+            programs,
+            &config.trusted_mirrors,
+            config.anonymous_fallback,
+        );
         Ok(Self {
             config_path: config.config_path,
             wire,
             access,
+            logins,
             schemes: Schemes::default(),
             standing: Standing::default(),
             stall_timeout: config.stall_timeout,
@@ -120,12 +175,11 @@ impl Registry {
         credentials: &Credentials,
     ) -> Result<Resolved, Error> {
         let by_digest = object.contains(':');
-        let mut hosts = self.pull_hosts(repository).await?;
         // A digest needs no trust in the host.
-        hosts.retain(|host| host.capabilities.resolve || by_digest);
-        let mut search = Search::new(self, repository, credentials, hosts);
-        while let Some(host) = search.next().await {
-            match resolve::resolve(&self.session(host, repository, credentials), object).await {
+        let fits = |host: &Host| host.capabilities.resolve || by_digest;
+        let mut search = Search::begin(self, repository, credentials, fits).await?;
+        while let Some(session) = search.next().await {
+            match resolve::resolve(&session, object).await {
                 Ok(resolved) => {
                     search.served();
                     return Ok(resolved);
@@ -181,9 +235,8 @@ impl Registry {
         credentials: &Credentials,
     ) -> Result<Blob, Error> {
         let subject = stream::subject(repository, descriptor);
-        let mut search = Search::new(self, repository, credentials, self.pull_hosts(repository).await?);
-        while let Some(host) = search.next().await {
-            let session = self.session(host, repository, credentials);
+        let mut search = Search::begin(self, repository, credentials, |_| true).await?;
+        while let Some(session) = search.next().await {
             match blob::open(&session, descriptor, offset, subject.clone()).await {
                 Ok(blob) => {
                     search.served();
@@ -195,39 +248,44 @@ impl Registry {
         Err(search.given_up(subject))
     }
 
-    /// The hosts that serve content by digest, in the configured order.
-    async fn pull_hosts(&self, repository: &Repository) -> Result<Vec<Host>, Error> {
+    /// The hosts of a repository in the configured order.
+    async fn hosts(&self, repository: &Repository) -> Result<Vec<Host>, Error> {
         let (config_path, domain) = (self.config_path.clone(), repository.domain.clone());
         let load = move || hosts::load(&config_path, &domain);
         let hosts = tokio::task::spawn_blocking(load).await.expect("reading the hosts' files does not panic");
-        let mut hosts = hosts.map_err(Error::Configuration)?;
-        hosts.retain(|host| host.capabilities.pull);
-        Ok(hosts)
+        hosts.map_err(Error::Configuration)
     }
 
     fn session<'a>(
         &'a self,
         host: &'a Host,
         repository: &'a Repository,
-        credentials: &'a Credentials,
+        node: &'a CredentialsFile,
+        chosen: Chosen,
     ) -> Session<'a> {
-        // A mirror is run by someone else, so the caller's credentials for the registry are none of its business.
-        let login =
-            if host.own { credentials.login_for(&repository.domain) } else { &credentials::Login::Anonymous };
         Session {
             wire: &self.wire,
             access: &self.access,
             schemes: &self.schemes,
             standing: &self.standing,
+            logins: &self.logins,
+            node,
             host,
             path: &repository.path,
-            login,
+            login: chosen.login,
+            fallback: chosen.fallback,
         }
     }
 }
 
-impl std::fmt::Display for Repository {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl fmt::Display for Repository {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.domain, self.path)
     }
 }

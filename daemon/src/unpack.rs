@@ -9,11 +9,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::containerd::introspection::LoadedSnapshotter;
-use crate::containerd::snapshots::{Prepared, Snapshots};
+use crate::containerd::snapshots::{Committed, Prepared, Snapshots};
 use crate::containerd::{self, Containerd, Mount, Snapshotter, labels};
 use crate::fetch::{self, Fetched, Fetcher, Meter, Source, Turns};
 use crate::oci::{ChainId, Descriptor, DiffId};
 use prefetch::Prefetch;
+use snapshot_key::SnapshotKeys;
 
 /// How often a prepare may answer "exists" while the snapshot cannot be found (containerd's own bound).
 const PREPARE_ATTEMPTS: u32 = 3;
@@ -87,6 +88,8 @@ pub struct Unpacker {
     fetcher: Arc<Fetcher>,
     /// One unpack per snapshot at a time; whoever comes second finds it committed.
     turns: Turns<(Snapshotter, ChainId)>,
+    /// Names what is being filled.
+    keys: SnapshotKeys,
 }
 
 /// What all layers of one pull share.
@@ -98,16 +101,19 @@ pub struct Context {
     pub source: Source,
     /// Watched for stalls.
     pub meter: Arc<Meter>,
+    /// Whether layer blobs stay in the content store once they are unpacked.
+    pub keep_layers: bool,
 }
 
 impl Unpacker {
     /// An unpacker that gets its blobs from `fetcher`.
     pub fn new(fetcher: Arc<Fetcher>) -> Self {
-        Self { fetcher, turns: Turns::default() }
+        Self { fetcher, turns: Turns::default(), keys: SnapshotKeys::default() }
     }
 
-    /// Unpacks the stack and says what became of each layer, lowest first. On an error no active snapshot of it is
-    /// left; committed layers stay, since they are whole.
+    /// Unpacks the stack and says what became of each layer, lowest first. Committed layers stay whatever comes, since
+    /// they are whole. On an error the active snapshot is removed if containerd still answers; if it does not, or if
+    /// this is dropped (the pull stalled, or every caller left), the snapshot goes when the lease is collected.
     pub async fn unpack(
         &self,
         context: &Context,
@@ -117,20 +123,25 @@ impl Unpacker {
         let mut prefetch = Prefetch::new(&self.fetcher, context, layers);
         let mut outcomes = Vec::with_capacity(layers.len());
         for (index, layer) in layers.iter().enumerate() {
-            let _turn = self.turns.take((snapshotter.name.clone(), layer.chain_id.clone())).await;
-            let step = Step::new(context, snapshotter, layer);
+            let turn = self.turns.take((snapshotter.name.clone(), layer.chain_id.clone()));
+            let _turn = prefetch.beside(async { Ok(turn.await) }).await?;
+            let step = Step::new(context, snapshotter, layer, &self.keys);
             let outcome = match step.prepare().await? {
-                None => LayerOutcome::Exists,
+                None => {
+                    prefetch.unneeded(index);
+                    LayerOutcome::Exists
+                }
                 Some(active) => {
                     // A local snapshotter that lacks this layer lacks all above it: they can come at once. A remote
                     // one must be asked about each first, or it would never load anything lazily.
                     let ahead = if snapshotter.remote_capable { index + 1 } else { layers.len() };
                     prefetch.start(index..ahead);
-                    step.fill(active, prefetch.take(index)).await?
+                    step.fill(active, &mut prefetch, index).await?
                 }
             };
             outcomes.push(outcome);
         }
+        prefetch.finish().await?;
         Ok(outcomes)
     }
 }
@@ -146,20 +157,26 @@ struct Step<'a> {
     context: &'a Context,
     snapshotter: &'a LoadedSnapshotter,
     layer: &'a Layer,
+    keys: &'a SnapshotKeys,
     snapshots: Snapshots,
 }
 
 impl<'a> Step<'a> {
-    fn new(context: &'a Context, snapshotter: &'a LoadedSnapshotter, layer: &'a Layer) -> Self {
+    fn new(
+        context: &'a Context,
+        snapshotter: &'a LoadedSnapshotter,
+        layer: &'a Layer,
+        keys: &'a SnapshotKeys,
+    ) -> Self {
         let snapshots = context.containerd.snapshots(&snapshotter.name);
-        Self { context, snapshotter, layer, snapshots }
+        Self { context, snapshotter, layer, keys, snapshots }
     }
 
     /// Asks the snapshotter for the layer; `None` if it has it. Always a prepare, never a stat alone: only a prepare
     /// puts a snapshot that exists under the lease.
     async fn prepare(&self) -> Result<Option<Active>, Error> {
         for _ in 0..PREPARE_ATTEMPTS {
-            let key = snapshot_key::unique(&self.layer.chain_id);
+            let key = self.keys.next(&self.layer.chain_id);
             let prepared =
                 self.snapshots.prepare(&key, self.layer.parent.as_ref(), self.layer.labels.clone()).await;
             match prepared.map_err(|source| self.failed(source))? {
@@ -171,19 +188,18 @@ impl<'a> Step<'a> {
                 }
             }
         }
-        Err(Error::Vanished {
-            snapshotter: self.snapshotter.name.clone(),
-            chain_id: self.layer.chain_id.clone(),
-        })
+        Err(self.vanished())
     }
 
-    /// Fills the active snapshot and commits it; removes it if that fails.
+    /// Fills the active snapshot and commits it; removes it if that fails, or if the fetch of any layer does.
     async fn fill(
         &self,
         active: Active,
-        fetched: impl Future<Output = Result<Fetched, fetch::Error>>,
+        prefetch: &mut Prefetch<'_>,
+        index: usize,
     ) -> Result<LayerOutcome, Error> {
-        let filled = self.apply_and_commit(&active, fetched).await;
+        let fetched = prefetch.answer(index);
+        let filled = prefetch.beside(self.apply_and_commit(&active, fetched)).await;
         if filled.is_err() {
             // The lease is the second line: what cannot be removed now goes when it is deleted or expires.
             if let Err(error) = self.snapshots.remove(&active.key).await {
@@ -196,9 +212,9 @@ impl<'a> Step<'a> {
     async fn apply_and_commit(
         &self,
         active: &Active,
-        fetched: impl Future<Output = Result<Fetched, fetch::Error>>,
+        fetched: impl Future<Output = Fetched>,
     ) -> Result<Fetched, Error> {
-        let fetched = fetched.await?;
+        let fetched = fetched.await;
         let containerd = &self.context.containerd;
         let applied = containerd.apply(&self.layer.blob, active.mounts.clone()).await;
         let actual = applied.map_err(|source| self.failed(source))?;
@@ -208,14 +224,28 @@ impl<'a> Step<'a> {
         }
         let committed =
             self.snapshots.commit(&active.key, &self.layer.chain_id, self.layer.labels.clone()).await;
-        if !committed.map_err(|source| self.failed(source))? {
-            // Somebody else committed the same chain meanwhile: theirs is as good, ours goes.
-            self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
+        match committed.map_err(|source| self.failed(source))? {
+            Committed::Now => {}
+            Committed::Before => self.take_theirs(active).await?,
         }
         let uncompressed = (labels::UNCOMPRESSED.to_owned(), self.layer.diff_id.to_string());
         let labelled = containerd.label_blob(&self.layer.blob.digest, HashMap::from([uncompressed])).await;
         labelled.map_err(|source| self.failed(source))?;
         Ok(fetched)
+    }
+
+    /// Somebody else committed the same chain meanwhile: theirs is as good, ours goes. It is prepared once more, which
+    /// puts theirs under our lease.
+    async fn take_theirs(&self, active: &Active) -> Result<(), Error> {
+        self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
+        let Some(again) = self.prepare().await? else { return Ok(()) };
+        self.snapshots.remove(&again.key).await.map_err(|source| self.failed(source))?;
+        Err(self.vanished())
+    }
+
+    fn vanished(&self) -> Error {
+        let (snapshotter, chain_id) = (self.snapshotter.name.clone(), self.layer.chain_id.clone());
+        Error::Vanished { snapshotter, chain_id }
     }
 
     fn failed(&self, source: containerd::Error) -> Error {

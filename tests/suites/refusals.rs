@@ -5,6 +5,12 @@
 mod broken;
 #[path = "refusals/credentials.rs"]
 mod credentials;
+#[path = "refusals/downloads.rs"]
+mod downloads;
+#[path = "refusals/platforms.rs"]
+mod platforms;
+#[path = "refusals/repair.rs"]
+mod repair;
 #[path = "refusals/requests.rs"]
 mod requests;
 #[path = "refusals/secrets.rs"]
@@ -27,7 +33,10 @@ fn main() -> Result<ExitCode> {
     let mut suite = Suite::new()?;
     for release in Release::ALL {
         broken::add(&mut suite, release);
+        platforms::add(&mut suite, release);
         transfers::add(&mut suite, release);
+        downloads::add(&mut suite, release);
+        repair::add(&mut suite, release);
         if release == ANY {
             requests::add(&mut suite, release);
             credentials::add(&mut suite, release);

@@ -87,6 +87,18 @@ impl Containerd {
         locked(&self.process).kill()
     }
 
+    /// SIGSTOP until the guard is dropped.
+    pub fn freeze(&self) -> Result<Frozen<'_>> {
+        locked(&self.process).freeze()?;
+        Ok(Frozen(self))
+    }
+
+    /// The file of a blob in its content store.
+    pub fn blob_file(&self, digest: &str) -> PathBuf {
+        let blobs = "containerd/io.containerd.content.v1.content/blobs";
+        self.place.root().join(blobs).join(digest.replace(':', "/"))
+    }
+
     /// Starts it again on the same store, ending it first if it still runs.
     pub async fn restart(&self) -> Result<()> {
         restart(&self.process, || start_containerd(self.release, &self.place))?;
@@ -128,6 +140,18 @@ impl Containerd {
             sleep(Duration::from_millis(50)).await;
         }
         Ok(())
+    }
+}
+
+/// A containerd that stands still; goes on when this is dropped.
+#[derive(Debug)]
+pub struct Frozen<'a>(&'a Containerd);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = locked(&self.0.process).thaw() {
+            eprintln!("{error:#}");
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Reads containerd's native API in the namespace of Kubernetes: what is stored, leased and loaded. Changes nothing but
-//! by `force_gc`, `delete_lease`, `tag` and
-//! `untag`, and what checks prepare and view.
+//! by `force_gc`, `delete_lease`, `tag`, `untag` and `leave_ingest`, and what checks prepare and view.
 
 mod state;
 
@@ -152,6 +151,23 @@ impl Probe {
     pub async fn untag(&self, name: &str) -> Result<()> {
         let delete = api::DeleteImageRequest { name: name.to_owned(), ..api::DeleteImageRequest::default() };
         self.images().delete(delete).await.with_context(|| format!("cannot delete the record {name}"))?;
+        Ok(())
+    }
+
+    /// Writes bytes into an ingest for the blob of this digest and leaves it, as a writer that dies before its commit.
+    pub async fn leave_ingest(&self, reference: &str, digest: &str, bytes: &[u8]) -> Result<()> {
+        let write = api::WriteContentRequest {
+            action: api::WriteAction::Write.into(),
+            r#ref: reference.to_owned(),
+            total: i64::try_from(bytes.len())?,
+            expected: digest.to_owned(),
+            data: bytes.to_vec(),
+            ..api::WriteContentRequest::default()
+        };
+        let answer = self.content().write(tokio_stream::iter([write])).await;
+        let mut replies =
+            answer.with_context(|| format!("cannot write the ingest {reference}"))?.into_inner();
+        while replies.message().await?.is_some() {}
         Ok(())
     }
 

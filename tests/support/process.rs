@@ -113,10 +113,24 @@ impl Process {
 
     /// SIGTERM, without waiting for what comes of it.
     pub fn signal_term(&mut self) -> Result<()> {
+        self.signal(Signal::TERM)
+    }
+
+    /// SIGSTOP: it keeps its sockets and does nothing, as on a disk that hangs.
+    pub fn freeze(&mut self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&mut self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&mut self, signal: Signal) -> Result<()> {
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed())
             && self.runs()
         {
-            kill_process(pid, Signal::TERM).with_context(|| format!("cannot end {}", self.name))?;
+            kill_process(pid, signal).with_context(|| format!("cannot send {signal:?} to {}", self.name))?;
         }
         Ok(())
     }

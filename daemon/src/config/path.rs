@@ -17,3 +17,16 @@ impl Written for PathBuf {
         self.to_string_lossy().into_owned()
     }
 }
+
+/// The empty text is none.
+impl Written for Option<PathBuf> {
+    const FORM: &'static str = "an absolute path, or nothing";
+
+    fn read(text: &str) -> Option<Self> {
+        if text.is_empty() { Some(None) } else { PathBuf::read(text).map(Some) }
+    }
+
+    fn write(&self) -> String {
+        self.as_ref().map(Written::write).unwrap_or_default()
+    }
+}

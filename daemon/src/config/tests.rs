@@ -1,3 +1,4 @@
+use super::written::Written as _;
 use super::*;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -33,6 +34,9 @@ fn every_key_takes_another_value() {
         kata = "nydus"
         [registry]
         config_path = ["/etc/certs.d"]
+        credentials_file = "/etc/drayd/registries.json"
+        trusted_mirrors = ["m.test:5000"]
+        anonymous_fallback = true
         response_timeout = "3s"
         [pull]
         max_concurrent_downloads = 0
@@ -65,6 +69,9 @@ fn every_key_takes_another_value() {
         },
         registry: Registry {
             config_path: vec!["/etc/certs.d".into()],
+            credentials_file: Some("/etc/drayd/registries.json".into()),
+            trusted_mirrors: vec![Authority::read("m.test:5000").unwrap()],
+            anonymous_fallback: true,
             response_timeout: Duration::from_secs(3),
         },
         pull: Pull { max_concurrent_downloads: None, progress_timeout: None },

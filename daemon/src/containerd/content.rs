@@ -6,15 +6,18 @@ pub mod ingest;
 use std::collections::HashMap;
 
 use containerd_client::services::v1::content_client::ContentClient;
-use containerd_client::services::v1::{Info, InfoRequest, ReadContentRequest, UpdateRequest};
+use containerd_client::services::v1::{
+    DeleteContentRequest, Info, InfoRequest, ReadContentRequest, UpdateRequest,
+};
 use containerd_client::types::Descriptor as WireDescriptor;
 use prost_types::FieldMask;
 use tonic::transport::Channel;
 
-use super::{Containerd, Error, Kind, MAX_MESSAGE};
+use super::leases::Collect;
+use super::{Containerd, Error, Kind, MAX_MESSAGE, METADATA_DEADLINE};
 use crate::oci::{Descriptor, Digest};
 
-pub use ingest::{Ingest, Opened};
+pub use ingest::{Committed, Ingest, Opened};
 
 /// What the content store knows of a blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,17 +54,40 @@ impl Containerd {
         const OPERATION: &str = "read blob";
         let failed = |status| Error::new(OPERATION, digest.as_str(), &status);
         let message = ReadContentRequest { digest: digest.to_string(), offset: 0, size: 0 };
-        let mut stream =
-            self.content_client().read(self.request(message)).await.map_err(failed)?.into_inner();
-        let mut bytes = Vec::new();
-        while let Some(part) = stream.message().await.map_err(failed)? {
-            bytes.extend_from_slice(&part.data);
-            if bytes.len() > limit {
-                let message = format!("longer than {limit} bytes");
-                return Err(Error::unexpected(OPERATION, digest.as_str(), message));
+        let reading = async {
+            let read = self.content_client().read(self.request(message)).await;
+            let mut stream = read.map_err(failed)?.into_inner();
+            let mut bytes = Vec::new();
+            while let Some(part) = stream.message().await.map_err(failed)? {
+                bytes.extend_from_slice(&part.data);
+                if bytes.len() > limit {
+                    let message = format!("longer than {limit} bytes");
+                    return Err(Error::unexpected(OPERATION, digest.as_str(), message));
+                }
             }
+            Ok(bytes)
+        };
+        // The deadline of the call itself ends with the first part of its answer.
+        let read = tokio::time::timeout(METADATA_DEADLINE, reading).await;
+        read.unwrap_or_else(|_| Err(Error::late(OPERATION, digest.as_str(), METADATA_DEADLINE)))
+    }
+
+    /// Throws a blob away whose bytes are not those of its digest, and returns when its file is gone: as long as that
+    /// is there, containerd takes it for the blob whatever is written.
+    pub async fn discard_blob(&self, digest: &Digest) -> Result<(), Error> {
+        let message = DeleteContentRequest { digest: digest.to_string() };
+        let deleted = self.content_client().delete(self.request(message)).await;
+        match deleted.map_err(|status| Error::new("delete blob", digest.as_str(), &status)) {
+            Err(error) if error.kind() != Kind::NotFound => return Err(error),
+            _ => {}
         }
-        Ok(bytes)
+        // Files go with a collection, and the end of a lease is what can be told to wait for one.
+        let id = format!("drayd-discard-{}", digest.as_str().replace(':', "-"));
+        match self.create_lease(&id, METADATA_DEADLINE, HashMap::new()).await {
+            Err(error) if error.kind() != Kind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        self.delete_lease(&id, Collect::Now).await
     }
 
     /// Adds labels to a blob; labels that others set stay.
@@ -100,6 +126,5 @@ pub(super) fn own_descriptor(descriptor: &WireDescriptor) -> Option<Descriptor> 
         digest: descriptor.digest.parse().ok()?,
         size: u64::try_from(descriptor.size).ok()?,
         annotations: descriptor.annotations.clone().into_iter().collect(),
-        urls: Vec::new(),
     })
 }

@@ -1,6 +1,7 @@
 //! The one place that reads a gRPC status of containerd: code and text become a [`Kind`].
 
 use std::error::Error as _;
+use std::time::Duration;
 
 use tonic::{Code, Status};
 
@@ -23,8 +24,10 @@ pub enum Kind {
     AlreadyExists,
     /// containerd is not running, went away during the call, or a plugin behind it did.
     Unavailable,
-    /// Another writer holds the ingest.
+    /// Another writer holds the ingest that was to be opened.
     Locked,
+    /// The bytes that were to be committed have another size or digest.
+    Mismatch,
     /// containerd refuses the request as malformed or out of order.
     Refused,
     /// The content store or the snapshotter's disk is full.
@@ -38,8 +41,31 @@ pub enum Kind {
 }
 
 impl Error {
-    pub(super) fn new(operation: &'static str, subject: impl Into<String>, status: &Status) -> Self {
+    pub(crate) fn new(operation: &'static str, subject: impl Into<String>, status: &Status) -> Self {
         Self { operation, subject: subject.into(), kind: kind(status), message: message(status) }
+    }
+
+    /// An ingest that cannot be opened. Only here does "locked" mean another writer (content/local/locks.go: "ref %s
+    /// locked"): elsewhere it may be the words of any plugin, about a lock that no waiting resolves.
+    pub(super) fn of_open(subject: impl Into<String>, status: &Status) -> Self {
+        let locked = status.code() == Code::Unavailable
+            && status.source().is_none()
+            && status.message().contains("locked");
+        let error = Self::new("open ingest", subject, status);
+        if locked { Self { kind: Kind::Locked, ..error } } else { error }
+    }
+
+    /// A commit that failed. Its only precondition are the size and the digest.
+    pub(super) fn of_commit(subject: impl Into<String>, status: &Status) -> Self {
+        let mismatch = status.code() == Code::FailedPrecondition;
+        let error = Self::new("commit blob", subject, status);
+        if mismatch { Self { kind: Kind::Mismatch, ..error } } else { error }
+    }
+
+    /// A call that was not answered within a deadline of this side.
+    pub(super) fn late(operation: &'static str, subject: impl Into<String>, limit: Duration) -> Self {
+        let message = format!("no answer within {} s", limit.as_secs());
+        Self { operation, subject: subject.into(), kind: Kind::Deadline, message }
     }
 
     /// An answer that a working containerd does not give.
@@ -75,8 +101,6 @@ fn kind(status: &Status) -> Kind {
     match status.code() {
         Code::NotFound => Kind::NotFound,
         Code::AlreadyExists => Kind::AlreadyExists,
-        // The only text that tells a busy ingest from a dead plugin (content/local/locks.go: "ref %s locked").
-        Code::Unavailable if text.contains("locked") => Kind::Locked,
         Code::Unavailable => Kind::Unavailable,
         Code::DeadlineExceeded => Kind::Deadline,
         Code::Unimplemented => Kind::Unimplemented,
@@ -122,7 +146,8 @@ mod tests {
         for (status, expected) in [
             (Status::not_found("x"), Kind::NotFound),
             (Status::already_exists("x"), Kind::AlreadyExists),
-            (Status::unavailable("ref layer-sha256:1 locked for 3s"), Kind::Locked),
+            (Status::unavailable("database is locked"), Kind::Unavailable),
+            (Status::failed_precondition("x"), Kind::Refused),
             (Status::unavailable("error reading from server: EOF"), Kind::Unavailable),
             (Status::out_of_range("x"), Kind::Refused),
             (Status::unknown("write /a: no space left on device"), Kind::NoSpace),
@@ -131,6 +156,17 @@ mod tests {
         ] {
             assert_eq!(Error::new("op", "subject", &status).kind(), expected, "{status:?}");
         }
+    }
+
+    #[test]
+    fn only_opening_an_ingest_is_locked_and_only_a_commit_mismatches() {
+        let locked = Status::unavailable("ref layer-sha256:1 locked for 3s");
+        assert_eq!(Error::of_open("subject", &locked).kind(), Kind::Locked);
+        assert_eq!(Error::of_open("subject", &Status::unavailable("EOF")).kind(), Kind::Unavailable);
+        assert_eq!(Error::of_commit("subject", &locked).kind(), Kind::Unavailable);
+        let mismatch = Status::failed_precondition("unexpected commit digest");
+        assert_eq!(Error::of_commit("subject", &mismatch).kind(), Kind::Mismatch);
+        assert_eq!(Error::of_commit("subject", &Status::out_of_range("x")).kind(), Kind::Refused);
     }
 
     #[test]

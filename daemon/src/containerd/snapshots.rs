@@ -59,6 +59,16 @@ pub enum Prepared {
     Exists,
 }
 
+/// What a commit ended in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committed {
+    /// The active snapshot is now the committed one.
+    Now,
+    /// Somebody else has committed that name before; the active snapshot is still there, and theirs is not under this
+    /// lease.
+    Before,
+}
+
 /// Space that a committed snapshot takes by itself, without its parents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -110,14 +120,13 @@ impl Snapshots {
         }
     }
 
-    /// Closes the active snapshot `key` under the name of its chain ID. `false`: that name is taken already, and
-    /// the active snapshot is still there.
+    /// Closes the active snapshot `key` under the name of its chain ID.
     pub async fn commit(
         &self,
         key: &str,
         name: &ChainId,
         labels: HashMap<String, String>,
-    ) -> Result<bool, Error> {
+    ) -> Result<Committed, Error> {
         let message = CommitSnapshotRequest {
             snapshotter: self.snapshotter.0.clone(),
             name: name.to_string(),
@@ -127,8 +136,8 @@ impl Snapshots {
         let request = self.containerd.request_within(COMMIT_DEADLINE, message);
         let answer = self.client().commit(request).await;
         match answer.map_err(|status| self.error("commit snapshot", name.0.as_str(), &status)) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == Kind::AlreadyExists => Ok(false),
+            Ok(_) => Ok(Committed::Now),
+            Err(error) if error.kind() == Kind::AlreadyExists => Ok(Committed::Before),
             Err(error) => Err(error),
         }
     }

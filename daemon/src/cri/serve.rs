@@ -81,20 +81,25 @@ pub async fn serve(
         });
     }
     drop(listener);
+    drain(graceful, calls, patience).await;
+    connections.shutdown().await;
+}
+
+/// Lets connections end, at the longest until the last call of ours has been answered or `patience` is over.
+async fn drain(graceful: GracefulShutdown, calls: TaskTracker, patience: Duration) {
     calls.close();
-    let ended = async {
+    let answered = async {
         calls.wait().await;
         // The last answers are still to be written.
         tokio::time::sleep(FLUSH).await;
     };
     tokio::select! {
         () = graceful.shutdown() => {}
-        () = ended => {}
+        () = answered => {}
         () = tokio::time::sleep(patience) => {
             tracing::warn!("calls are still running after {} s and are ended now", patience.as_secs());
         }
     }
-    connections.shutdown().await;
 }
 
 fn is_image_service(request: &Request<Body>) -> bool {

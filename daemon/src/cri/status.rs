@@ -28,6 +28,7 @@ pub fn of_images(error: &images::Error) -> Status {
         images::Error::Node(_) => Code::Unavailable,
         images::Error::Containerd(error) => containerd_code(error),
         images::Error::NoRoot(_) => Code::FailedPrecondition,
+        images::Error::Ambiguous { .. } => Code::InvalidArgument,
     };
     Status::new(code, bounded(chain(error)))
 }
@@ -75,7 +76,7 @@ fn fetch_code(error: &fetch::Error) -> Code {
     match error {
         fetch::Error::Registry(error) => registry_code(error),
         fetch::Error::Containerd(error) => containerd_code(error),
-        fetch::Error::Corrupt { .. } | fetch::Error::Size { .. } => Code::DataLoss,
+        fetch::Error::Corrupt { .. } => Code::DataLoss,
         fetch::Error::TooLarge { .. } => Code::FailedPrecondition,
         fetch::Error::Locked { .. } => Code::Unavailable,
     }
@@ -89,7 +90,7 @@ fn registry_code(error: &registry::Error) -> Code {
         registry::Kind::RateLimited => Code::ResourceExhausted,
         registry::Kind::Unavailable => Code::Unavailable,
         registry::Kind::Answer => Code::Unknown,
-        registry::Kind::Corrupt => Code::DataLoss,
+        registry::Kind::Corrupt | registry::Kind::Size => Code::DataLoss,
         registry::Kind::Configuration => Code::FailedPrecondition,
     }
 }
@@ -100,6 +101,7 @@ fn containerd_code(error: &containerd::Error) -> Code {
         Kind::Unavailable | Kind::Locked | Kind::Deadline => Code::Unavailable,
         Kind::NoSpace => Code::ResourceExhausted,
         Kind::Unimplemented => Code::FailedPrecondition,
+        Kind::Mismatch => Code::DataLoss,
         Kind::NotFound | Kind::AlreadyExists | Kind::Refused | Kind::Failed => Code::Unknown,
     }
 }
@@ -115,7 +117,49 @@ fn bounded(mut message: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::oci::{DiffId, Digest, DocumentError, NoPlatform};
+    use crate::pull::plan::PlanError;
+
+    #[test]
+    fn every_failure_of_a_pull_has_its_code() {
+        let digest = || Digest::of(b"x");
+        let containerd = |status: Status| containerd::Error::new("prepare snapshot", "x", &status);
+        let unpack = |status| {
+            let (layer, snapshotter) = ("x".into(), "overlayfs".parse().expect("a name"));
+            PullError::Unpack(unpack::Error::Containerd { layer, snapshotter, source: containerd(status) })
+        };
+        let handler = ChoiceError::UnknownHandler { handler: "x".into(), known: "none".into() };
+        let diff_id = unpack::Error::DiffId {
+            layer: "x".into(),
+            stated: DiffId(digest()),
+            actual: DiffId(Digest::of(b"y")),
+        };
+        let corrupt = fetch::Error::Corrupt { digest: digest(), host: "x".into() };
+        let schema1 =
+            PullError::Malformed { what: "manifest", digest: digest(), source: DocumentError::Schema1 };
+        for (error, code) in [
+            (PullError::Choice(handler), Code::Unknown),
+            (PullError::Platform(NoPlatform { wanted: "x".into(), offered: Vec::new() }), Code::NotFound),
+            (schema1, Code::FailedPrecondition),
+            (PullError::Plan(PlanError::Counts { layers: 1, diff_ids: 2 }), Code::FailedPrecondition),
+            (PullError::Document { what: "config", source: corrupt }, Code::DataLoss),
+            (PullError::Unpack(diff_id), Code::DataLoss),
+            (unpack(Status::unknown("mkdir: no space left on device")), Code::ResourceExhausted),
+            (unpack(Status::unavailable("connection refused")), Code::Unavailable),
+            (unpack(Status::unknown("boom")), Code::Unknown),
+            (PullError::Stalled { limit: Duration::from_secs(1) }, Code::Unavailable),
+            (PullError::NotPublished { waited: Duration::from_secs(1) }, Code::Unavailable),
+            (PullError::Aborted, Code::Aborted),
+        ] {
+            let status = of_pull("docker.io/library/x:1", &error);
+            assert_eq!(status.code(), code, "{status:?}");
+            let message = status.message();
+            assert!(message.starts_with("failed to pull image \"docker.io/library/x:1\": "), "{message}");
+        }
+    }
 
     #[test]
     fn a_long_message_is_cut_between_characters() {

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 
+use crate::containerd::content::Committed;
 use crate::containerd::{Containerd, Kind};
 use crate::oci::Descriptor;
 
-use super::{Error, Fetched, Fetcher, Meter, Source, note_source, open, source_label};
+use super::{Error, Fetched, Fetcher, Meter, Source, ingest_reference, open};
 
 /// Larger ones are refused rather than held in memory: four times containerd's limit for manifests, since configs
 /// carry an image's whole history.
@@ -38,21 +39,17 @@ impl Fetcher {
                 limit: MAX_DOCUMENT,
             });
         }
-        match containerd
-            .read_blob(&document.digest, usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX))
-            .await
-        {
-            // A store that lost power may hold other bytes than its records say: those are fetched again.
-            Ok(bytes) if document.digest.matches(&bytes) => {
+        let broken = match stored(containerd, document).await? {
+            Some(bytes) if document.digest.matches(&bytes) => {
                 return Ok(Document { bytes, fetched: Fetched::Present });
             }
-            Ok(_) => {}
-            Err(error) if error.kind() == Kind::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
+            stored => stored.is_some(),
+        };
         let bytes = self.download(source, document, meter).await?;
-        let fetched = Fetched::Transferred(bytes.len() as u64);
-        Ok(Document { bytes, fetched })
+        if broken {
+            self.discard(containerd, document).await?;
+        }
+        Ok(Document { bytes, fetched: Fetched::Transferred { continued: 0 } })
     }
 
     /// Puts the document into the content store with these labels, held by the lease that `containerd` is under.
@@ -65,18 +62,42 @@ impl Fetcher {
         labels: HashMap<String, String>,
     ) -> Result<(), Error> {
         let _turn = self.turns.take(document.digest.clone()).await;
-        let Some(mut ingest) = open(containerd, document).await? else {
-            note_source(containerd, source, document).await?;
-            return add_labels(containerd, document, labels).await;
-        };
-        // Complete already when another namespace has the blob and containerd shares content between them.
-        if ingest.offset() < document.size {
-            ingest.rewind();
-            ingest.write(bytes.to_vec()).await?;
+        let mut all = labels.clone();
+        all.extend([source.label()]);
+        let mut discarded = false;
+        loop {
+            let Some(mut ingest) = open(containerd, document, || {}).await? else { break };
+            // Complete already when another namespace has the blob and containerd shares content between them, or when
+            // an earlier writer was stopped before its commit.
+            if ingest.offset() < document.size {
+                ingest.rewind();
+                ingest.write(bytes.to_vec()).await?;
+            }
+            match ingest.commit(all.clone()).await {
+                Ok(Committed::Now) => return Ok(()),
+                Ok(Committed::Before) => break,
+                // Ours match; what an earlier writer left does not.
+                Err(error) if error.kind() == Kind::Mismatch && !discarded => {
+                    containerd.abort_ingest(&ingest_reference(document)).await?;
+                    discarded = true;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
-        let mut all = labels;
-        all.extend([source_label(source, None)]);
-        Ok(ingest.commit(all).await?)
+        source.note(containerd, document, labels).await
+    }
+
+    /// Throws away a blob that is in the store with other bytes than its records say, as after a loss of power. What
+    /// only its labels held goes with it, and this pull makes it anew.
+    async fn discard(&self, containerd: &Containerd, document: &Descriptor) -> Result<(), Error> {
+        let _turn = self.turns.take(document.digest.clone()).await;
+        // Another pull may have written it anew meanwhile.
+        let stored = stored(containerd, document).await?;
+        if stored.is_none_or(|bytes| document.digest.matches(&bytes)) {
+            return Ok(());
+        }
+        tracing::warn!(digest = %document.digest, "a blob in the content store is broken: it is written anew");
+        Ok(containerd.discard_blob(&document.digest).await?)
     }
 
     async fn download(
@@ -92,30 +113,19 @@ impl Fetcher {
             meter.received(part.len());
             bytes.extend_from_slice(&part);
         }
-        if bytes.len() as u64 != document.size {
-            return Err(Error::Size {
-                media_type: document.media_type.clone(),
-                digest: document.digest.clone(),
-                stated: document.size,
-                actual: bytes.len() as u64,
-            });
-        }
         if !document.digest.matches(&bytes) {
-            let host = source.repository.domain.clone();
-            return Err(Error::Corrupt { digest: document.digest.clone(), host });
+            return Err(Error::Corrupt { digest: document.digest.clone(), host: body.host });
         }
         Ok(bytes)
     }
 }
 
-/// Writes only labels that are missing, so that a repeated pull changes nothing.
-async fn add_labels(
-    containerd: &Containerd,
-    document: &Descriptor,
-    mut labels: HashMap<String, String>,
-) -> Result<(), Error> {
-    if let Some(info) = containerd.blob_info(&document.digest).await? {
-        labels.retain(|key, value| info.labels.get(key) != Some(value));
+/// The bytes that the store has under the document's digest, whatever they are.
+async fn stored(containerd: &Containerd, document: &Descriptor) -> Result<Option<Vec<u8>>, Error> {
+    let limit = usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX);
+    match containerd.read_blob(&document.digest, limit).await {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    Ok(containerd.label_blob(&document.digest, labels).await?)
 }

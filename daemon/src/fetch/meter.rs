@@ -10,7 +10,7 @@ use tokio::time::Instant;
 pub struct Meter {
     /// Bytes of registry answers so far.
     bytes: AtomicU64,
-    /// Requests that wait for an answer or for more of it.
+    /// Requests that wait for an answer or for more of it, and for nothing else.
     open: AtomicUsize,
 }
 
@@ -19,6 +19,17 @@ pub struct Meter {
 pub struct Open<'a>(&'a Meter);
 
 impl Meter {
+    /// Bytes received so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Waits for a registry. Time spent otherwise, such as on handing its bytes on, is not the registry's.
+    pub async fn waiting<T>(&self, registry: impl Future<Output = T>) -> T {
+        let _open = self.open();
+        registry.await
+    }
+
     /// Notes that a request is under way.
     pub fn open(&self) -> Open<'_> {
         self.open.fetch_add(1, Ordering::Relaxed);
@@ -35,10 +46,10 @@ impl Meter {
     pub async fn stalled(&self, limit: Duration) {
         // Late by a tenth at most, and never a busy loop.
         let tick = (limit / 10).clamp(Duration::from_millis(10), Duration::from_secs(10));
-        let mut last = (Instant::now(), self.bytes.load(Ordering::Relaxed));
+        let mut last = (Instant::now(), self.bytes());
         loop {
             tokio::time::sleep(tick).await;
-            let bytes = self.bytes.load(Ordering::Relaxed);
+            let bytes = self.bytes();
             if bytes != last.1 || self.open.load(Ordering::Relaxed) == 0 {
                 last = (Instant::now(), bytes);
             } else if last.0.elapsed() >= limit {

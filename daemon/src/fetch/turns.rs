@@ -24,6 +24,11 @@ impl<K> Default for Turns<K> {
 }
 
 impl<K: Eq + Hash> Turns<K> {
+    /// The turn at `key`, if nobody has it.
+    pub fn try_take(&self, key: K) -> Option<Turn> {
+        self.lock(key).try_lock_owned().ok().map(Turn)
+    }
+
     /// Waits for the turn at `key`.
     pub async fn take(&self, key: K) -> Turn {
         let lock = self.lock(key);
@@ -51,6 +56,7 @@ mod tests {
         let turns = Turns::default();
         let first = turns.take("a").await;
         let _other = turns.take("b").await;
+        assert!(turns.try_take("a").is_none() && turns.try_take("c").is_some());
         let second = tokio::time::timeout(std::time::Duration::from_secs(1), turns.take("a")).await;
         assert!(second.is_err(), "two holders of one key");
         drop(first);

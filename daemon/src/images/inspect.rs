@@ -4,10 +4,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use crate::containerd::{self, Containerd, Kind};
-use crate::oci::document::{Config, Document, MAX_DOCUMENT};
-use crate::oci::platform::{self, NoPlatform, Platform};
-use crate::oci::{Descriptor, Digest, DocumentError};
+use crate::containerd::{self, Containerd};
+use crate::oci::walk::{Documents, Step};
+use crate::oci::{Descriptor, Digest, Platform, Walk, WalkError};
 
 /// What drayd tells of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,15 +25,9 @@ pub(super) enum InspectError {
     /// containerd does not give them.
     #[error(transparent)]
     Containerd(#[from] containerd::Error),
-    /// They cannot be read.
+    /// They lead to no image for this machine.
     #[error(transparent)]
-    Document(#[from] DocumentError),
-    /// There is none for this machine.
-    #[error(transparent)]
-    Platform(#[from] NoPlatform),
-    /// Indexes in indexes without end.
-    #[error("too many indexes in one another")]
-    Nesting,
+    Walk(#[from] WalkError),
 }
 
 #[derive(Debug)]
@@ -43,21 +36,6 @@ pub(super) struct Inspector {
     platform: Platform,
     /// By target digest. Guards the map only; never held across an await.
     known: Mutex<HashMap<Digest, Inspected>>,
-}
-
-impl InspectError {
-    /// Whether containerd itself is not there, as opposed to this one image being broken.
-    pub(super) fn is_away(&self) -> bool {
-        matches!(self, Self::Containerd(error) if matches!(error.kind(), Kind::Unavailable | Kind::Deadline))
-    }
-
-    /// The containerd error of one that [is away](Self::is_away).
-    pub(super) fn into_away(self) -> super::Error {
-        match self {
-            Self::Containerd(error) => error.into(),
-            _ => unreachable!("only a containerd error is away"),
-        }
-    }
 }
 
 impl Inspector {
@@ -80,32 +58,29 @@ impl Inspector {
     }
 
     async fn read(&self, target: &Descriptor) -> Result<Inspected, InspectError> {
-        let mut next = target.clone();
-        let mut size = 0;
-        // As deep as a pull goes.
-        for _ in 0..5 {
-            let bytes = self.containerd.read_blob(&next.digest, MAX_DOCUMENT).await?;
-            size += bytes.len() as u64;
-            match Document::parse(Some(&next.media_type), &bytes)? {
-                Document::Index(index) => {
-                    next = platform::select(&index.entries, &self.platform)?.descriptor.clone();
-                }
-                Document::Manifest(manifest) => {
-                    let config = self.containerd.read_blob(&manifest.config.digest, MAX_DOCUMENT).await?;
-                    let layers: u64 = manifest.layers.iter().map(|layer| layer.size).sum();
-                    let size = size + manifest.config.size + layers;
-                    return Ok(Inspected {
-                        id: manifest.config.digest,
-                        size,
-                        user: Config::parse(&config)?.user,
-                    });
-                }
+        let mut walk = Walk::new(target.clone(), self.platform.clone());
+        loop {
+            let bytes = self.containerd.read_blob(&walk.wanted().digest, walk.limit()).await?;
+            match walk.read(bytes)? {
+                Step::Next(next) => walk = next,
+                Step::End(documents) => return Ok(inspected(documents)),
             }
         }
-        Err(InspectError::Nesting)
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Digest, Inspected>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn inspected(documents: Documents) -> Inspected {
+    let Documents { indexes, manifest, config } = documents;
+    let length = |bytes: &[u8]| bytes.len() as u64;
+    let documents: u64 = indexes.iter().map(|index| length(&index.bytes)).sum();
+    let layers: u64 = manifest.document.layers.iter().map(|layer| layer.size).sum();
+    Inspected {
+        id: config.descriptor.digest,
+        size: documents + length(&manifest.bytes) + length(&config.bytes) + layers,
+        user: config.document.user,
     }
 }

@@ -16,8 +16,6 @@ pub struct Descriptor {
     pub size: u64,
     /// Annotations of the descriptor; those under `containerd.io/snapshot/` become snapshot labels.
     pub annotations: BTreeMap<String, String>,
-    /// Other places that offer the blob (foreign layers).
-    pub urls: Vec<String>,
 }
 
 impl Descriptor {

@@ -29,8 +29,6 @@ pub enum Document {
 /// Manifests, or further indexes, by platform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
-    /// What its descriptor should say: the type it was served under, else the one it states, else OCI's.
-    pub media_type: String,
     /// Its entries in their order.
     pub entries: Vec<IndexEntry>,
 }
@@ -38,8 +36,6 @@ pub struct Index {
 /// A config and the layers that it lists the diff IDs of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// What its descriptor should say: the type it was served under, else the one it states, else OCI's.
-    pub media_type: String,
     /// The config blob.
     pub config: Descriptor,
     /// The layers, lowest first. Whether there are as many as diff IDs only the config tells.
@@ -50,8 +46,13 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
     /// It is larger than any honest document.
-    #[error("document of {0} bytes is too large: at most {MAX_DOCUMENT} are read")]
-    TooLarge(usize),
+    #[error("document of {size} bytes is too large: at most {limit} are read")]
+    TooLarge {
+        /// Its length in bytes.
+        size: usize,
+        /// [`MAX_MANIFEST`] or [`MAX_CONFIG`].
+        limit: usize,
+    },
     /// A web page answered in the registry's place: a login form, a proxy's error.
     #[error("got an HTML or XML page, not a manifest")]
     Html,
@@ -126,9 +127,12 @@ pub enum DocumentError {
     },
 }
 
-/// The largest document that is read, in bytes: containerd's limit (4 × 1048 × 1048, its `MaxManifestSize`), so that
-/// what drayd pulls containerd reads. Registries refuse manifests above 4 MiB themselves.
-pub const MAX_DOCUMENT: usize = 4_393_216;
+/// The largest index or manifest that is read, in bytes: containerd's limit (4 × 1048 × 1048, its `MaxManifestSize`),
+/// so that nothing it would take is refused. Registries refuse manifests above 4 MiB themselves.
+pub const MAX_MANIFEST: usize = 4_393_216;
+/// The largest image config that is read, in bytes. containerd has no limit for them; they carry the commands of an
+/// image's whole history, so they outgrow manifests, and this many can be held in memory for each pull.
+pub const MAX_CONFIG: usize = 16 << 20;
 /// What the media types of schema 1, signed and unsigned, start with.
 const SCHEMA_1: &str = "application/vnd.docker.distribution.manifest.v1+";
 
@@ -144,7 +148,7 @@ impl Document {
         if served.is_some_and(|served| served.eq_ignore_ascii_case("text/html")) {
             return Err(DocumentError::Html);
         }
-        let raw: RawDocument = read(bytes)?;
+        let raw: RawDocument = read(bytes, MAX_MANIFEST)?;
         let types = || [served, raw.media_type.as_deref()].into_iter().flatten();
         if raw.is_schema_1() || types().any(|media_type| media_type.starts_with(SCHEMA_1)) {
             return Err(DocumentError::Schema1);
@@ -156,16 +160,12 @@ impl Document {
             let found = if kind == Kind::Index { "an index" } else { "a manifest" };
             return Err(DocumentError::Contradiction { claimed: excerpt(claimed), found });
         }
-        let fallback = if kind == Kind::Index { media_type::OCI_INDEX } else { media_type::OCI_MANIFEST };
-        let media_type = types().find(|media_type| media_type::kind(media_type) == kind).unwrap_or(fallback);
-        let media_type = without_parameters(media_type).to_owned();
         if kind == Kind::Index {
             let entries = numbered(raw.manifests, "manifests", entry)?;
-            return Ok(Self::Index(Index { media_type, entries }));
+            return Ok(Self::Index(Index { entries }));
         }
         let config = raw.config.ok_or(DocumentError::NoConfig)?;
         Ok(Self::Manifest(Manifest {
-            media_type,
             config: descriptor(config, "config".to_owned())?,
             layers: numbered(raw.layers, "layers", descriptor)?,
         }))
@@ -177,9 +177,9 @@ fn without_parameters(media_type: &str) -> &str {
 }
 
 /// Reads one JSON object of bounded size, or says what stands there instead.
-fn read<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DocumentError> {
-    if bytes.len() > MAX_DOCUMENT {
-        return Err(DocumentError::TooLarge(bytes.len()));
+fn read<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], limit: usize) -> Result<T, DocumentError> {
+    if bytes.len() > limit {
+        return Err(DocumentError::TooLarge { size: bytes.len(), limit });
     }
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
     if text.starts_with(b"<") {
@@ -223,7 +223,6 @@ fn descriptor(Object(raw): Object<RawDescriptor>, place: String) -> Result<Descr
         digest,
         size: bytes,
         annotations: annotations.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect(),
-        urls: raw.urls.unwrap_or_default(),
     })
 }
 

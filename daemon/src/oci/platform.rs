@@ -50,6 +50,8 @@ pub struct NoPlatform {
 
 /// Marks what build tools put into an index beside the images, such as attestations; its value says what it is.
 const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
+/// The rank of an entry without a platform: behind all that have one.
+const LAST_RESORT: (usize, Reverse<usize>) = (usize::MAX, Reverse(0));
 /// How many platforms an error lists. The largest official images have about ten; an index could have thousands.
 const MAX_OFFERED: usize = 32;
 
@@ -119,21 +121,39 @@ impl std::error::Error for NoPlatform {}
 /// Entries that are no images or need an unknown feature are passed over. An architecture's levels are taken
 /// downwards from the wanted one and never upwards: `arm/v7` also runs `v6` and `v5`, `amd64` also runs `386`, but
 /// `amd64/v2` is not taken for plain `amd64` even where nothing else is there, since containerd would not find it and
-/// the processor may not run it. An entry without a platform is the last resort; its config tells what it runs on.
+/// the processor may not run it. The first entry without a platform is the last resort, to be [confirmed](confirm) by
+/// its config.
 pub fn select<'a>(entries: &'a [IndexEntry], wanted: &Platform) -> Result<&'a IndexEntry, NoPlatform> {
     let runnable = runnable(wanted);
     entries
         .iter()
         .filter(|entry| entry.is_image())
-        .filter_map(|entry| Some((rank(entry, wanted, &runnable)?, entry)))
+        .filter_map(|entry| {
+            let named = entry.platform.as_ref();
+            let rank = named.map_or(Some(LAST_RESORT), |platform| rank(platform, wanted, &runnable));
+            Some((rank?, entry))
+        })
         .min_by_key(|(rank, _)| *rank)
         .map(|(_, entry)| entry)
         .ok_or_else(|| NoPlatform { wanted: wanted.to_string(), offered: offered(entries) })
 }
 
-/// How well the entry serves, smaller is better; none if it does not.
-fn rank(entry: &IndexEntry, wanted: &Platform, runnable: &[Processor]) -> Option<(usize, Reverse<usize>)> {
-    let Some(platform) = &entry.platform else { return Some((usize::MAX, Reverse(0))) };
+/// Refuses the image of an entry without a platform if its config's platform does not serve `wanted`. Where the config
+/// names no operating system, the wanted one is meant.
+///
+/// There is no second try: containerd takes the one entry that [`select`] takes, and then finds no image in the index
+/// if that one does not fit, even where a later entry without a platform would.
+pub fn confirm(of_config: &Platform, wanted: &Platform, entries: &[IndexEntry]) -> Result<(), NoPlatform> {
+    if rank(of_config, wanted, &runnable(wanted)).is_some() {
+        return Ok(());
+    }
+    let mut offered = offered(entries);
+    offered.insert(0, format!("{of_config} in the first entry that names no platform"));
+    Err(NoPlatform { wanted: wanted.to_string(), offered })
+}
+
+/// How well the platform serves, smaller is better; none if it does not.
+fn rank(platform: &Platform, wanted: &Platform, runnable: &[Processor]) -> Option<(usize, Reverse<usize>)> {
     if os_name(&platform.os, wanted) != os_name(&wanted.os, wanted)
         || !platform.os_features.iter().all(|feature| wanted.os_features.contains(feature))
     {

@@ -179,11 +179,6 @@ impl Reference {
         }
     }
 
-    /// The repository with its registry, `docker.io/library/busybox`.
-    pub fn repository(&self) -> String {
-        format!("{}/{}", self.domain, self.path)
-    }
-
     /// The tag or digest, as it stands in `/manifests/<object>`.
     pub fn object(&self) -> &str {
         match &self.object {
@@ -195,14 +190,6 @@ impl Reference {
     /// The name of `digest` in this repository, `docker.io/library/busybox@sha256:…`.
     pub fn with_digest(&self, digest: &Digest) -> String {
         format!("{}/{}@{digest}", self.domain, self.path)
-    }
-
-    /// Whether both mean the same image. Unlike `==`, which compares the texts that records are named by, this
-    /// ignores the case of the host, as the name system does.
-    pub fn means_same(&self, other: &Self) -> bool {
-        self.domain.eq_ignore_ascii_case(&other.domain)
-            && self.path == other.path
-            && self.object == other.object
     }
 }
 

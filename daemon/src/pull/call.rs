@@ -36,8 +36,16 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub(super) fn new(resolved: &Resolved, plan: &Plan, layers: &[LayerOutcome], remote: bool) -> Self {
-        let mut tally = Self::default();
+    /// `fetched` is what the meter counted: bytes of a layer that was then not needed came, too, and so did those of a
+    /// transfer that had to begin again.
+    pub(super) fn new(
+        fetched: u64,
+        resolved: &Resolved,
+        plan: &Plan,
+        layers: &[LayerOutcome],
+        remote: bool,
+    ) -> Self {
+        let mut tally = Self { fetched, ..Self::default() };
         for (descriptor, fetched) in &resolved.documents {
             tally.add(descriptor.size, *fetched);
         }
@@ -54,10 +62,7 @@ impl Tally {
     fn add(&mut self, size: u64, fetched: Fetched) {
         match fetched {
             Fetched::Present => self.present += size,
-            Fetched::Transferred(bytes) => {
-                self.fetched += bytes;
-                self.present += size.saturating_sub(bytes);
-            }
+            Fetched::Transferred { continued } => self.present += continued,
         }
     }
 }

@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::Error;
-use crate::containerd::{Containerd, Kind};
+use crate::containerd::{self, Containerd, Kind};
 use crate::oci::{Digest, Reference};
 
 /// CRI handles image events one by one and gives each up to 10 s.
@@ -14,37 +12,46 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Longest pause between two looks.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Returns when both the ID and the reference are known to CRI and mean this image. A containerd without a CRI
-/// plugin has nobody to wait for.
+/// Returns when CRI knows the ID, and knows the reference. What the reference means is not asked: a tag that moved
+/// meanwhile is another pull's, and this one's ID can be used all the same. A containerd or a namespace without a CRI
+/// has nobody to wait for.
 pub(super) async fn publish(
     containerd: &Containerd,
     reference: &Reference,
     image_id: &Digest,
 ) -> Result<(), Error> {
-    let give_up = Instant::now() + DEADLINE;
-    let mut pause = Duration::from_millis(2);
-    for name in [image_id.to_string(), reference.to_string()] {
-        loop {
-            match containerd.cri_image_id(&name).await {
-                Ok(Some(id)) if id == image_id.as_str() => break,
-                Err(error) if error.kind() == Kind::Unimplemented => return Ok(()),
-                Err(error) if error.kind() == Kind::Unavailable => {
-                    return Err(Error::Containerd {
-                        step: "see the image in containerd's CRI",
-                        source: error,
-                    });
-                }
-                Err(error) if Instant::now() >= give_up => {
-                    return Err(Error::Containerd {
-                        step: "see the image in containerd's CRI",
-                        source: error,
-                    });
-                }
-                Ok(_) if Instant::now() >= give_up => return Err(Error::NotPublished { waited: DEADLINE }),
-                _ => tokio::time::sleep(pause).await,
-            }
-            pause = (pause * 2).min(PAUSE_MAX);
-        }
+    if !containerd.has_cri() {
+        return Ok(());
     }
-    Ok(())
+    let shown = async {
+        shows(containerd, image_id.as_str(), |id| id == image_id.as_str()).await?;
+        shows(containerd, &reference.to_string(), |_| true).await
+    };
+    match tokio::time::timeout(DEADLINE, shown).await {
+        Ok(Err(error)) if error.kind() == Kind::Unimplemented => Ok(()),
+        Ok(shown) => {
+            shown.map_err(|source| Error::Containerd { step: "see the image in containerd's CRI", source })
+        }
+        Err(_) => Err(Error::NotPublished { waited: DEADLINE }),
+    }
+}
+
+/// Returns when CRI has an image of that name whose ID is right.
+async fn shows(
+    containerd: &Containerd,
+    name: &str,
+    right: impl Fn(&str) -> bool,
+) -> Result<(), containerd::Error> {
+    let mut pause = Duration::from_millis(2);
+    loop {
+        match containerd.cri_image_id(name).await {
+            Ok(Some(id)) if right(&id) => return Ok(()),
+            Err(error) if matches!(error.kind(), Kind::Unimplemented | Kind::Unavailable) => {
+                return Err(error);
+            }
+            // Not yet; or an answer that CRI gives while it is busy with the same image.
+            _ => tokio::time::sleep(pause).await,
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
 }

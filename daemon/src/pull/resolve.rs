@@ -9,15 +9,13 @@ use bytes::Bytes;
 use super::Error;
 use crate::containerd::labels;
 use crate::fetch::{Fetched, Fetcher, Meter, Source};
-use crate::oci::document::{Config, Document, Index, Manifest};
 use crate::oci::media_type::Kind;
-use crate::oci::platform::{self, Platform};
-use crate::oci::{Descriptor, Digest, IndexEntry, Reference};
+use crate::oci::walk::{Documents, Parsed, Step};
+use crate::oci::{
+    Config, Descriptor, Digest, Index, IndexEntry, Manifest, Platform, Reference, Walk, WalkError,
+};
 use crate::registry;
 use crate::unpack::Context;
-
-/// Indexes in indexes: one level is in use (an index of variants); more is a mistake or an attack.
-const MAX_NESTING: usize = 4;
 
 /// An image whose documents are in the content store.
 #[derive(Clone, Debug)]
@@ -48,102 +46,93 @@ pub(super) async fn name(
 ) -> Result<Named, Error> {
     let _open = meter.open();
     let answer = fetcher.registry().resolve(&source.repository, reference.object(), &source.credentials);
-    answer.await.map_err(Error::Resolve)
+    let named = answer.await.map_err(Error::Resolve)?;
+    meter.received(named.body.as_ref().map_or(0, Bytes::len));
+    Ok(named)
 }
 
-/// Brings the documents of the image for `platform`. With `keep_layers` the manifest holds its layer blobs.
+/// Brings the documents of the image for `platform`.
 pub(super) async fn resolve(
     fetcher: &Arc<Fetcher>,
     context: &Context,
     named: Named,
     platform: &Platform,
-    keep_layers: bool,
 ) -> Result<Resolved, Error> {
     let Named { target, body, .. } = named;
-    let mut walk = Walk { fetcher, context, given: body, documents: Vec::new() };
-    let (manifest_descriptor, manifest) = walk.manifest(target.clone(), platform, keep_layers).await?;
-    let config = walk.config(&manifest.config).await?;
+    let mut desk = Desk { fetcher, context, given: body, loaded: Vec::new() };
+    let documents = desk.walk(Walk::new(target.clone(), platform.clone())).await?;
+    desk.keep_all(&documents).await?;
+    let Documents { manifest, config, .. } = documents;
     Ok(Resolved {
         target,
-        manifest: manifest_descriptor,
-        config_digest: manifest.config.digest,
-        config,
-        layers: manifest.layers,
-        documents: walk.documents,
+        manifest: manifest.descriptor,
+        config_digest: config.descriptor.digest,
+        config: config.document,
+        layers: manifest.document.layers,
+        documents: desk.loaded,
     })
 }
 
-struct Walk<'a> {
+/// Where the documents come in, and from where they go into the content store.
+struct Desk<'a> {
     fetcher: &'a Arc<Fetcher>,
     context: &'a Context,
     /// The target's bytes, if resolving had to read them: taken instead of asking again.
     given: Option<Bytes>,
-    documents: Vec<(Descriptor, Fetched)>,
+    loaded: Vec<(Descriptor, Fetched)>,
 }
 
-impl Walk<'_> {
-    /// Descends from the target to the manifest of the platform.
-    async fn manifest(
-        &mut self,
-        target: Descriptor,
-        platform: &Platform,
-        keep_layers: bool,
-    ) -> Result<(Descriptor, Manifest), Error> {
-        let mut next = target;
-        for _ in 0..=MAX_NESTING {
-            let what = if next.kind() == Kind::Index { "index" } else { "manifest" };
-            let bytes = self.load(what, &next).await?;
-            let document = Document::parse(Some(&next.media_type), &bytes)
-                .map_err(|source| Error::Malformed { what, digest: next.digest.clone(), source })?;
-            match document {
-                Document::Manifest(manifest) => {
-                    self.keep(what, &next, &bytes, manifest_labels(&manifest, keep_layers)).await?;
-                    return Ok((next, manifest));
-                }
-                Document::Index(index) => {
-                    // Chosen first: an image that is not for this machine leaves nothing behind.
-                    let entry = platform::select(&index.entries, platform)?.descriptor.clone();
-                    self.keep(what, &next, &bytes, index_labels(&index)).await?;
-                    next = entry;
-                }
+impl Desk<'_> {
+    async fn walk(&mut self, mut walk: Walk) -> Result<Documents, Error> {
+        loop {
+            let bytes = self.load(walk.what(), walk.wanted()).await?;
+            match walk.read(bytes).map_err(unusable)? {
+                Step::Next(next) => walk = next,
+                Step::End(documents) => return Ok(documents),
             }
         }
-        Err(Error::Nesting { limit: MAX_NESTING })
-    }
-
-    async fn config(&mut self, descriptor: &Descriptor) -> Result<Config, Error> {
-        let bytes = self.load("config", descriptor).await?;
-        let config = Config::parse(&bytes).map_err(|source| Error::Malformed {
-            what: "config",
-            digest: descriptor.digest.clone(),
-            source,
-        })?;
-        self.keep("config", descriptor, &bytes, HashMap::new()).await?;
-        Ok(config)
     }
 
     async fn load(&mut self, what: &'static str, descriptor: &Descriptor) -> Result<Vec<u8>, Error> {
         if let Some(bytes) = self.given.take() {
-            self.documents.push((descriptor.clone(), Fetched::Transferred(bytes.len() as u64)));
+            self.loaded.push((descriptor.clone(), Fetched::Transferred { continued: 0 }));
             return Ok(bytes.into());
         }
-        let Context { containerd, source, meter } = self.context;
+        let Context { containerd, source, meter, .. } = self.context;
         let loaded = self.fetcher.load(containerd, source, descriptor, meter).await;
         let document = loaded.map_err(|source| Error::Document { what, source })?;
-        self.documents.push((descriptor.clone(), document.fetched));
+        self.loaded.push((descriptor.clone(), document.fetched));
         Ok(document.bytes)
     }
 
-    async fn keep(
+    /// Only once all are read: an image that is broken or not for this machine leaves nothing behind.
+    async fn keep_all(&self, documents: &Documents) -> Result<(), Error> {
+        let Documents { indexes, manifest, config } = documents;
+        for index in indexes {
+            self.keep("index", index, index_labels(&index.document)).await?;
+        }
+        self.keep("manifest", manifest, manifest_labels(&manifest.document, self.context.keep_layers))
+            .await?;
+        self.keep("config", config, HashMap::new()).await
+    }
+
+    async fn keep<T>(
         &self,
         what: &'static str,
-        descriptor: &Descriptor,
-        bytes: &[u8],
+        Parsed { descriptor, bytes, .. }: &Parsed<T>,
         labels: HashMap<String, String>,
     ) -> Result<(), Error> {
         let Context { containerd, source, .. } = self.context;
         let kept = self.fetcher.keep(containerd, source, descriptor, bytes, labels).await;
         kept.map_err(|source| Error::Document { what, source })
+    }
+}
+
+fn unusable(error: WalkError) -> Error {
+    match error {
+        WalkError::Malformed { what, digest, source } => Error::Malformed { what, digest, source: *source },
+        WalkError::Platform(error) => error.into(),
+        WalkError::Nesting { limit } => Error::Nesting { limit },
     }
 }
 

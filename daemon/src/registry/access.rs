@@ -3,27 +3,38 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
 use reqwest::Url;
+use tokio::time::Instant;
 
 use super::challenge::Challenge;
 use super::credentials::Login;
 use super::failure::{Failure, Refusal};
+use super::kept::Kept;
 use super::secret::Secret;
 use super::token::{self, Order};
-use super::tokens::Tokens;
 use super::wire::{Transport, Wire};
 
 /// Bound on remembered demands. A node pulls from fewer repositories in its life; forgetting one costs a round trip.
 const DEMANDS: usize = 1024;
 
+/// How long a login that a host refused is not shown to it again, where there is another way: registries lock accounts
+/// after some attempts, and one pull makes dozens of requests.
+const REFUSAL_LIFETIME: Duration = Duration::from_secs(60);
+
+/// A login's refusals are by host and repository.
+type Refused = (String, String, Login);
+
 /// The demands and tokens of the process.
 pub(super) struct Access {
     wire: Arc<Wire>,
-    tokens: Tokens,
+    tokens: Kept<Order, Secret>,
     /// Guards what each host and repository demands, so that only the first request to it is refused.
     demands: Mutex<HashMap<(String, String), Challenge>>,
+    /// Guards which logins were refused of late, and how.
+    refusals: Mutex<HashMap<Refused, (Failure, Instant)>>,
 }
 
 /// An `Authorization` header and where it is from.
@@ -35,7 +46,7 @@ pub(super) struct Proof {
 
 impl Access {
     pub(super) fn new(wire: Arc<Wire>) -> Self {
-        Self { wire, tokens: Tokens::default(), demands: Mutex::default() }
+        Self { wire, tokens: Kept::default(), demands: Mutex::default(), refusals: Mutex::default() }
     }
 
     /// What `host` demanded for `path` the last time.
@@ -57,6 +68,22 @@ impl Access {
     pub(super) fn forget(&self, host: &str, path: &str) {
         let mut demands = self.demands.lock().unwrap_or_else(PoisonError::into_inner);
         demands.remove(&(host.to_owned(), path.to_owned()));
+    }
+
+    /// How a host refused a login of late.
+    pub(super) fn refusal(&self, host: &str, path: &str, login: &Login) -> Option<Failure> {
+        let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let (failure, until) = refusals.get(&(host.to_owned(), path.to_owned(), login.clone()))?;
+        (*until > Instant::now()).then(|| failure.clone())
+    }
+
+    /// Remembers a refusal.
+    pub(super) fn remember_refusal(&self, host: &str, path: &str, login: &Login, failure: &Failure) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        refusals.retain(|_, (_, until)| *until > now);
+        let key = (host.to_owned(), path.to_owned(), login.clone());
+        refusals.insert(key, (failure.clone(), now + REFUSAL_LIFETIME));
     }
 
     /// Proves `login` as the challenge wants it, by a token request if none is at hand. The refusal is for a login

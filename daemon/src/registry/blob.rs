@@ -22,7 +22,10 @@ pub struct Blob {
     subject: String,
     own: bool,
     answer: Answer,
-    remaining: u64,
+    /// Length of the whole by its descriptor.
+    size: u64,
+    /// Where the next byte lies.
+    position: u64,
 }
 
 impl Blob {
@@ -36,21 +39,24 @@ impl Blob {
 
     pub(super) async fn read(&mut self) -> Result<Option<Bytes>, Failure> {
         match self.answer.chunk().await? {
-            Some(chunk) => match self.remaining.checked_sub(chunk.len() as u64) {
-                Some(remaining) => {
-                    self.remaining = remaining;
-                    Ok(Some(chunk))
+            Some(chunk) => {
+                self.position += chunk.len() as u64;
+                if self.position > self.size {
+                    return Err(other_size(&self.answer, self.size, self.position));
                 }
-                None => Err(self.answer.unusable("the body is longer than its descriptor says")),
-            },
-            None if self.remaining == 0 => Ok(None),
+                Ok(Some(chunk))
+            }
+            None if self.position == self.size => Ok(None),
             None => Err(self.truncated()),
         }
     }
 
     /// The failure of a body that ended here.
     pub(super) fn truncated(&self) -> Failure {
-        Failure::Truncated { url: redacted(&self.answer.url), missing: self.remaining }
+        Failure::Truncated {
+            url: redacted(&self.answer.url),
+            missing: self.size.saturating_sub(self.position),
+        }
     }
 
     /// The failure of a body that stands still.
@@ -61,8 +67,8 @@ impl Blob {
 
 impl std::fmt::Debug for Blob {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { subject, host, offset, remaining, .. } = self;
-        write!(f, "Blob({subject} from {host} at {offset}, {remaining} bytes to come)")
+        let Self { subject, host, position, size, .. } = self;
+        write!(f, "Blob({subject} from {host} at {position} of {size})")
     }
 }
 
@@ -82,10 +88,14 @@ pub(super) async fn open(
         return Err(answer.unusable("the answer is an HTML page, not the blob: is this a registry?"));
     }
     if let Some(length) = answer.length().filter(|&length| length != remaining) {
-        return Err(answer.unusable(format!("the body has {length} bytes, but {remaining} are wanted")));
+        return Err(other_size(&answer, descriptor.size, offset.saturating_add(length)));
     }
     let (host, own) = (session.host.authority.clone(), session.host.own);
-    Ok(Blob { offset, host, subject, own, answer, remaining })
+    Ok(Blob { offset, host, subject, own, answer, size: descriptor.size, position: offset })
+}
+
+fn other_size(answer: &Answer, stated: u64, sent: u64) -> Failure {
+    Failure::Size { url: redacted(&answer.url), stated, sent }
 }
 
 /// The answer to a request for the bytes from `offset` on, and where it starts. `None` when the whole must be asked for

@@ -125,6 +125,7 @@ mod tests {
         }
     }
 
+    /// Fault 13.
     #[test]
     fn a_comma_inside_a_quoted_scope_splits_nothing() {
         let expected = wanted("https://t.test/token", Some("s"), &["repository:a/b:pull,push"]);

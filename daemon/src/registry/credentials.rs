@@ -151,7 +151,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-fn decode(auth: &str) -> Result<Login, CredentialsError> {
+/// Reads base64 of `user:password`.
+pub(super) fn decode(auth: &str) -> Result<Login, CredentialsError> {
     let bytes = BASE64.decode(auth.trim()).map_err(|_| CredentialsError::Encoding)?;
     let text = String::from_utf8(bytes).map_err(|_| CredentialsError::Encoding)?;
     let (username, password) = text.split_once(':').ok_or(CredentialsError::Colon)?;
@@ -160,7 +161,7 @@ fn decode(auth: &str) -> Result<Login, CredentialsError> {
 }
 
 /// The `host[:port]` of a server address in any of its spellings, with Docker Hub's names made one.
-fn server_of(address: &str) -> String {
+pub(super) fn server_of(address: &str) -> String {
     let address = address.trim().to_ascii_lowercase();
     let (scheme, rest) = address.split_once("://").unwrap_or(("https", &address));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -177,6 +178,7 @@ mod tests {
         Credentials::new(Given { username: "u", password: "p", server_address, ..Given::default() }).unwrap()
     }
 
+    /// Fault 30.
     #[test]
     fn a_server_address_applies_in_every_spelling_of_its_registry() {
         for (address, domain, applies) in [

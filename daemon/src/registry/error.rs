@@ -3,8 +3,10 @@
 
 use std::fmt;
 
+use super::credentials_file::CredentialsFileError;
 use super::failure::Failure;
 use super::hosts_toml::HostsError;
+use super::proxies::ProxyError;
 use super::retry;
 use super::wire::ClientError;
 
@@ -25,6 +27,8 @@ pub enum Kind {
     Answer,
     /// A whole answer whose bytes are not what the digest names.
     Corrupt,
+    /// A body of another length than its descriptor says.
+    Size,
     /// The node's own registry configuration is broken.
     Configuration,
 }
@@ -35,6 +39,12 @@ pub enum Error {
     /// The registry configuration of the reference's domain cannot be used.
     #[error("the registry configuration cannot be used")]
     Configuration(#[source] HostsError),
+    /// The node's file of credentials cannot be used.
+    #[error("the node's registry credentials cannot be used")]
+    Credentials(#[source] CredentialsFileError),
+    /// The environment names a proxy that is none.
+    #[error("the proxy settings in the environment cannot be used")]
+    Proxy(#[source] ProxyError),
     /// The HTTP client cannot be built, for want of system certificates for example.
     #[error("the HTTP client cannot be set up")]
     Client(#[source] ClientError),
@@ -76,7 +86,11 @@ impl Error {
     /// So a missing tag on a working mirror with the registry itself down is not found, not unavailable.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Configuration(_) | Self::Client(_) | Self::NoHost { .. } => Kind::Configuration,
+            Self::Configuration(_)
+            | Self::Credentials(_)
+            | Self::Proxy(_)
+            | Self::Client(_)
+            | Self::NoHost { .. } => Kind::Configuration,
             Self::Unserved { attempts, .. } => {
                 decisive(attempts).map_or(Kind::Unavailable, |attempt| attempt.failure.kind())
             }
@@ -86,10 +100,10 @@ impl Error {
     /// Whether the same call may succeed in a moment, as far as the deciding host can tell.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Configuration(_) | Self::Client(_) | Self::NoHost { .. } => false,
             Self::Unserved { attempts, .. } => {
                 decisive(attempts).is_some_and(|attempt| attempt.failure.is_transient())
             }
+            _ => false,
         }
     }
 }
@@ -122,7 +136,7 @@ fn rank(kind: Kind) -> u8 {
     match kind {
         Kind::Unauthorized | Kind::Denied | Kind::RateLimited => 3,
         Kind::NotFound => CLEAR,
-        Kind::Answer | Kind::Corrupt => 1,
+        Kind::Answer | Kind::Corrupt | Kind::Size => 1,
         Kind::Unavailable | Kind::Configuration => 0,
     }
 }

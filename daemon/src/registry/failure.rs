@@ -9,6 +9,7 @@ use http::{Method, StatusCode};
 use reqwest::Url;
 use rustls::AlertDescription;
 
+use super::credential_helper::HelperError;
 use super::error::Kind;
 
 /// What one host did instead of serving the object. Causes are texts, since concurrent callers share the failure of
@@ -75,6 +76,16 @@ pub enum Failure {
         /// Redacted URL, or the host where it is not known.
         url: String,
     },
+    /// The body has another length than the descriptor says.
+    #[error("{url}: the descriptor says {stated} bytes, the host sends {sent}")]
+    Size {
+        /// Redacted URL.
+        url: String,
+        /// By the descriptor.
+        stated: u64,
+        /// As the host announces, or as far as it was read.
+        sent: u64,
+    },
     /// An HTTP status that is no success.
     #[error("{method} {url}: {status}{}{}", quote(message.as_deref()), asked(*told))]
     Status {
@@ -117,6 +128,14 @@ pub enum Failure {
         /// Their digest, where it was computed.
         actual: Option<String>,
     },
+    /// The node's credential helper gave no answer, so the host was not asked.
+    #[error("the node's credentials for {host} cannot be had: {cause}")]
+    Helper {
+        /// The host.
+        host: String,
+        /// What the helper did.
+        cause: HelperError,
+    },
 }
 
 /// Why a request stays unauthorized.
@@ -152,8 +171,11 @@ impl Failure {
             | Self::Stalled { .. } => Kind::Unavailable,
             Self::Status { status, .. } => status_kind(*status),
             Self::Unauthorized { .. } => Kind::Unauthorized,
+            Self::Size { .. } => Kind::Size,
             Self::Unusable { .. } => Kind::Answer,
             Self::Corrupt { .. } => Kind::Corrupt,
+            Self::Helper { cause, .. } if cause.is_transient() => Kind::Unavailable,
+            Self::Helper { .. } => Kind::Configuration,
         }
     }
 

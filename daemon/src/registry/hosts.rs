@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use super::hosts_toml::{self, HostsError};
-use super::tls::Tls;
+use super::hosts_toml::{self, HostsError, Reading};
+use super::tls::{Tls, TlsError};
 
 /// How long a connection may take to come about when the host's file does not say; containerd's figure.
 pub(super) const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -101,20 +101,27 @@ pub(super) fn load(config_path: &[PathBuf], domain: &str) -> Result<Vec<Host>, H
     if domain.contains(['/', '\0']) || domain.starts_with('.') {
         return Ok(vec![Host::upstream(domain)]);
     }
-    let Some(directory) = directory(config_path, domain)? else {
-        return Ok(vec![Host::upstream(domain)]);
-    };
+    match directory(config_path, domain)? {
+        Some(directory) => read(&directory, domain).hosts(),
+        None => Ok(vec![Host::upstream(domain)]),
+    }
+}
+
+/// What one directory says of `domain`.
+pub(super) fn read(directory: &Path, domain: &str) -> Reading {
     let file = directory.join("hosts.toml");
     match fs::read_to_string(&file) {
-        Ok(text) if !text.trim().is_empty() => hosts_toml::parse(&file, &text, domain),
-        Err(source) if source.kind() != ErrorKind::NotFound => Err(HostsError::Read { path: file, source }),
+        Ok(text) if !text.trim().is_empty() => hosts_toml::parse(&file, &text, domain, |path| fs::read(path)),
+        Err(source) if source.kind() != ErrorKind::NotFound => {
+            Err(HostsError::Read { path: file, source }).into()
+        }
         // An empty file counts as none.
-        _ => certificates_only(&directory, domain),
+        _ => certificates_only(directory, domain).into(),
     }
 }
 
 /// The first directory there is. One that cannot be looked at is an error: it may hold the mirrors.
-fn directory(config_path: &[PathBuf], domain: &str) -> Result<Option<PathBuf>, HostsError> {
+pub(super) fn directory(config_path: &[PathBuf], domain: &str) -> Result<Option<PathBuf>, HostsError> {
     for root in config_path {
         for path in names(domain).into_iter().map(|name| root.join(name)) {
             match fs::metadata(&path) {
@@ -150,13 +157,18 @@ fn certificates_only(directory: &Path, domain: &str) -> Result<Vec<Host>, HostsE
     let mut host = Host::upstream(domain);
     for file in files {
         match file.extension().and_then(|extension| extension.to_str()) {
-            Some("crt") => host.tls.add_authorities(&file),
-            Some("cert") => host.tls.set_client(&file, Some(&file.with_extension("key"))),
+            Some("crt") => contents(&file).and_then(|pem| host.tls.add_authorities(&file, pem)),
+            Some("cert") => contents(&file.with_extension("key"))
+                .and_then(|key| host.tls.add_client(&file, contents(&file)?, Some(key))),
             _ => Ok(()),
         }
         .map_err(HostsError::Tls)?;
     }
     Ok(vec![host])
+}
+
+fn contents(path: &Path) -> Result<Vec<u8>, TlsError> {
+    fs::read(path).map_err(|source| TlsError::Read { path: path.into(), source })
 }
 
 /// Splits `host:port`; an IPv6 address keeps its brackets.
@@ -177,6 +189,15 @@ pub(super) fn is_loopback(name: &str) -> bool {
 /// An authority for comparison: case does not count, nor does HTTPS' own port.
 fn bare(authority: &str) -> String {
     authority.strip_suffix(":443").unwrap_or(authority).to_ascii_lowercase()
+}
+
+/// The registry that a directory is for, or `_default`.
+pub(super) fn domain_of(name: &str) -> String {
+    let split = name.strip_suffix('_').and_then(|name| name.rsplit_once('_'));
+    match split {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => format!("{host}:{port}"),
+        _ => name.into(),
+    }
 }
 
 #[cfg(test)]
@@ -204,13 +225,24 @@ mod tests {
         }
     }
 
+    /// Fault 46.
     #[test]
     fn directories_are_looked_up_in_containerds_order() {
         assert_eq!(names("h:5000"), ["h_5000_", "h:5000", "_default"]);
         assert_eq!(names("h"), ["h", "_default"]);
         assert_eq!(names("[::1]"), ["[::1]", "_default"]);
+        for (name, domain) in [
+            ("h_5000_", "h:5000"),
+            ("h:5000", "h:5000"),
+            ("h", "h"),
+            ("_default", "_default"),
+            ("a_b_", "a_b_"),
+        ] {
+            assert_eq!(domain_of(name), domain);
+        }
     }
 
+    /// Faults 36 and 46.
     #[test]
     fn the_first_directory_with_a_match_wins() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,6 +1,7 @@
 //! `hosts.toml`, containerd's file of mirrors and TLS settings for one registry. A file that cannot be understood is
 //! an error with its line: ignoring it would quietly pull past the mirrors it asks for.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,38 +36,71 @@ pub enum HostsError {
         /// What is wrong there.
         reason: String,
     },
-    /// A certificate file cannot be used.
+    /// A certificate that the file names cannot be used.
+    #[error("{path}:{line}: a certificate cannot be used")]
+    Certificate {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong with the certificate.
+        source: TlsError,
+    },
+    /// A certificate in a directory without a file cannot be used.
     #[error("a certificate of the registry cannot be used")]
     Tls(#[source] TlsError),
 }
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
-/// The hosts in a file's text: its mirrors as they are written, then `server`.
-pub(super) fn parse(path: &Path, text: &str, domain: &str) -> Result<Vec<Host>, HostsError> {
-    let file = File { path, text };
-    let document = DeTable::parse(text).map_err(|error| {
-        file.error(error.span().unwrap_or_default(), error.message().lines().next().unwrap_or_default())
-    })?;
-    let root = document.get_ref();
-    let mut hosts = Vec::new();
-    if let Some(tables) = root.get("host") {
-        let mut tables: Vec<_> = file.table(tables)?.iter().collect();
-        // The parser sorts by name; order in the file is the order of asking.
-        tables.sort_by_key(|(name, _)| name.span().start);
-        for (name, table) in tables {
-            let entry = file.entry(file.table(table)?)?;
-            hosts.push(entry.at(domain, name.get_ref()).map_err(|reason| file.error(name.span(), reason))?);
+/// The keys of a host. Beside them, the root of the file has `server` and `host`.
+const KEYS: [&str; 7] =
+    ["capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"];
+
+/// How a certificate file is read.
+pub(super) type ReadFile = fn(&Path) -> io::Result<Vec<u8>>;
+
+/// What a file says, and all that is wrong with it.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// Of use only if there are no mistakes.
+    pub(super) hosts: Vec<Host>,
+    pub(super) mistakes: Vec<HostsError>,
+    /// Lines with keys that mean nothing, which containerd passes over, and so does drayd.
+    pub(super) unknown: Vec<(usize, String)>,
+}
+
+impl Reading {
+    /// The hosts, or the first mistake.
+    pub(super) fn hosts(self) -> Result<Vec<Host>, HostsError> {
+        self.mistakes.into_iter().next().map_or(Ok(self.hosts), Err)
+    }
+}
+
+impl From<Result<Vec<Host>, HostsError>> for Reading {
+    fn from(result: Result<Vec<Host>, HostsError>) -> Self {
+        match result {
+            Ok(hosts) => Self { hosts, ..Self::default() },
+            Err(mistake) => Self { mistakes: vec![mistake], ..Self::default() },
         }
     }
-    let entry = file.entry(root)?;
-    hosts.push(match root.get("server") {
-        Some(server) => {
-            entry.at(domain, file.string(server)?).map_err(|reason| file.error(server.span(), reason))?
+}
+
+/// The hosts in a file's text: its mirrors as they are written, then `server`.
+pub(super) fn parse(path: &Path, text: &str, domain: &str, read: ReadFile) -> Reading {
+    let file = File { path, text, read, mistakes: RefCell::default(), unknown: RefCell::default() };
+    let hosts = match DeTable::parse(text) {
+        Ok(document) => file.hosts(document.get_ref(), domain),
+        Err(error) => {
+            let message = error.message().lines().next().unwrap_or_default();
+            file.note::<()>(Err(file.error(error.span().unwrap_or_default(), message)));
+            Vec::new()
         }
-        None => entry.upstream(domain),
-    });
-    Ok(hosts)
+    };
+    let (mut mistakes, mut unknown) = (file.mistakes.into_inner(), file.unknown.into_inner());
+    mistakes.sort_by_key(HostsError::line);
+    unknown.sort();
+    Reading { hosts, mistakes, unknown }
 }
 
 /// The keys of one host, whatever its address.
@@ -121,29 +155,79 @@ impl Entry {
     }
 }
 
+impl HostsError {
+    fn line(&self) -> usize {
+        match self {
+            Self::Content { line, .. } | Self::Certificate { line, .. } => *line,
+            Self::Read { .. } | Self::Tls(_) => 0,
+        }
+    }
+}
+
 /// A file under reading: turns places in it into errors.
 struct File<'a> {
     path: &'a Path,
     text: &'a str,
+    read: ReadFile,
+    /// All found so far.
+    mistakes: RefCell<Vec<HostsError>>,
+    unknown: RefCell<Vec<(usize, String)>>,
 }
 
 impl File<'_> {
-    fn error(&self, span: Range<usize>, reason: impl fmt::Display) -> HostsError {
-        let before = self.text.get(..span.start).unwrap_or(self.text);
-        let line = before.matches('\n').count() + 1;
-        HostsError::Content { path: self.path.into(), line, reason: reason.to_string() }
+    fn line(&self, span: Range<usize>) -> usize {
+        self.text.get(..span.start).unwrap_or(self.text).matches('\n').count() + 1
     }
 
-    fn entry(&self, table: &DeTable<'_>) -> Result<Entry, HostsError> {
-        Ok(Entry {
-            capabilities: self.capabilities(table)?,
-            tls: self.tls(table)?,
+    fn error(&self, span: Range<usize>, reason: impl fmt::Display) -> HostsError {
+        HostsError::Content { path: self.path.into(), line: self.line(span), reason: reason.to_string() }
+    }
+
+    /// Puts a mistake to the others, so that the rest is still read.
+    fn note<T>(&self, result: Result<T, HostsError>) -> Option<T> {
+        result.map_err(|mistake| self.mistakes.borrow_mut().push(mistake)).ok()
+    }
+
+    fn hosts(&self, root: &DeTable<'_>, domain: &str) -> Vec<Host> {
+        let tables = root.get("host").and_then(|tables| self.note(self.table(tables)));
+        let mut tables: Vec<_> = tables.into_iter().flat_map(DeTable::iter).collect();
+        // The parser sorts by name; order in the file is the order of asking.
+        tables.sort_by_key(|(name, _)| name.span().start);
+        let mut hosts = Vec::new();
+        for (name, table) in tables {
+            let Some(table) = self.note(self.table(table)) else { continue };
+            let host = self.entry(table, &[]).at(domain, name.get_ref());
+            hosts.extend(self.note(host.map_err(|reason| self.error(name.span(), reason))));
+        }
+        let entry = self.entry(root, &["server", "host"]);
+        let own = match root.get("server") {
+            None => Ok(entry.upstream(domain)),
+            Some(server) => self.string(server).and_then(|address| {
+                entry.at(domain, address).map_err(|reason| self.error(server.span(), reason))
+            }),
+        };
+        hosts.extend(self.note(own));
+        hosts
+    }
+
+    /// Reads the keys of a host; `others` are the further ones that may stand beside them.
+    fn entry(&self, table: &DeTable<'_>, others: &[&str]) -> Entry {
+        let unknown = table.keys().filter(|key| {
+            let key = key.get_ref().as_ref();
+            !KEYS.contains(&key) && !others.contains(&key)
+        });
+        self.unknown
+            .borrow_mut()
+            .extend(unknown.map(|key| (self.line(key.span()), key.get_ref().as_ref().to_owned())));
+        Entry {
+            capabilities: self.note(self.capabilities(table)).unwrap_or(Capabilities::ALL),
+            tls: self.note(self.tls(table)).unwrap_or_default(),
             tls_given: ["ca", "client", "skip_verify"].iter().any(|&key| table.contains_key(key)),
-            skip_verify: self.boolean_of(table, "skip_verify")?,
-            headers: self.headers(table)?,
-            override_path: self.boolean_of(table, "override_path")?.unwrap_or(false),
-            dial_timeout: table.get("dial_timeout").map(|value| self.duration(value)).transpose()?,
-        })
+            skip_verify: self.note(self.boolean_of(table, "skip_verify")).flatten(),
+            headers: self.note(self.headers(table)).unwrap_or_default(),
+            override_path: self.note(self.boolean_of(table, "override_path")).flatten().unwrap_or(false),
+            dial_timeout: table.get("dial_timeout").and_then(|value| self.note(self.duration(value))),
+        }
     }
 
     /// The capabilities written; none is all. Those for pushing are known and passed over.
@@ -166,11 +250,11 @@ impl File<'_> {
     }
 
     fn tls(&self, table: &DeTable<'_>) -> Result<Tls, HostsError> {
-        let directory = self.path.parent().unwrap_or(Path::new(""));
         let mut tls = Tls::default();
         if let Some(value) = table.get("ca") {
             for path in self.strings(value)? {
-                tls.add_authorities(&directory.join(path)).map_err(HostsError::Tls)?;
+                let (path, pem) = self.certificate(value, path)?;
+                tls.add_authorities(&path, pem).map_err(|source| self.unusable(value, source))?;
             }
         }
         let clients = match table.get("client") {
@@ -179,19 +263,32 @@ impl File<'_> {
             None => &[],
         };
         for client in clients {
-            let paths = self.strings(client)?;
-            let (certificate, key) = match paths[..] {
+            let (certificate, key) = match self.strings(client)?[..] {
                 [certificate] | [certificate, ""] => (certificate, None),
-                [certificate, key] => (certificate, Some(directory.join(key))),
+                [certificate, key] => (certificate, Some(self.certificate(client, key)?.1)),
                 _ => {
                     return Err(
                         self.error(client.span(), "expected a certificate, or a certificate and its key")
                     );
                 }
             };
-            tls.set_client(&directory.join(certificate), key.as_deref()).map_err(HostsError::Tls)?;
+            let (path, pem) = self.certificate(client, certificate)?;
+            tls.add_client(&path, pem, key).map_err(|source| self.unusable(client, source))?;
         }
         Ok(tls)
+    }
+
+    /// A certificate file; a relative path starts at the directory of this one.
+    fn certificate(&self, value: &Value<'_>, path: &str) -> Result<(PathBuf, Vec<u8>), HostsError> {
+        let path = self.path.parent().unwrap_or(Path::new("")).join(path);
+        match (self.read)(&path) {
+            Ok(pem) => Ok((path, pem)),
+            Err(source) => Err(self.unusable(value, TlsError::Read { path, source })),
+        }
+    }
+
+    fn unusable(&self, value: &Value<'_>, source: TlsError) -> HostsError {
+        HostsError::Certificate { path: self.path.into(), line: self.line(value.span()), source }
     }
 
     fn headers(&self, table: &DeTable<'_>) -> Result<HeaderMap, HostsError> {

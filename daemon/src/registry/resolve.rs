@@ -10,11 +10,9 @@ use super::retry;
 use super::session::{Ask, Session};
 use super::wire::{Answer, Role};
 use crate::oci::digest::Hasher;
+use crate::oci::document::MAX_MANIFEST;
 use crate::oci::media_type::{self, Kind};
 use crate::oci::{Descriptor, Digest};
-
-/// Largest manifest or index read. containerd's own figure, so that nothing it would take is refused.
-const MANIFEST_LIMIT: usize = 4 * 1048 * 1048;
 
 /// What is accepted for a reference. A registry may keep several forms of one tag and chooses by this, so it is the
 /// same on every retry.
@@ -61,7 +59,7 @@ pub(super) async fn resolve(session: &Session<'_>, object: &str) -> Result<Resol
     if !answer.response.status().is_success() {
         return Err(session.refusal(answer).await);
     }
-    let body = answer.document(MANIFEST_LIMIT).await?;
+    let body = answer.document(MAX_MANIFEST).await?;
     let target = target_of_body(&answer, &body, wanted)?;
     Ok(Resolved { target, body: Some(body), host: session.host.authority.clone() })
 }
@@ -80,7 +78,7 @@ fn target_of_headers(answer: &Answer, wanted: Option<&Digest>) -> Option<Descrip
         (Some(told), Some(wanted)) if told != *wanted => return None,
         (told, wanted) => told.or_else(|| wanted.cloned())?,
     };
-    let size = answer.length().filter(|&size| size > 0 && size <= MANIFEST_LIMIT as u64)?;
+    let size = answer.length().filter(|&size| size > 0 && size <= MAX_MANIFEST as u64)?;
     let media_type = answer.media_type().filter(|media_type| is_manifest(media_type))?;
     Some(descriptor(media_type, digest, size))
 }
@@ -126,5 +124,5 @@ pub(super) fn is_manifest(media_type: &str) -> bool {
 }
 
 fn descriptor(media_type: String, digest: Digest, size: u64) -> Descriptor {
-    Descriptor { media_type, digest, size, annotations: std::collections::BTreeMap::new(), urls: Vec::new() }
+    Descriptor { media_type, digest, size, annotations: std::collections::BTreeMap::new() }
 }

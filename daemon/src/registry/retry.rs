@@ -66,7 +66,9 @@ pub(super) fn is_worth_it(failure: &Failure) -> bool {
         | Failure::Untrusted { .. }
         | Failure::Unauthorized { .. }
         | Failure::Unusable { .. }
-        | Failure::Corrupt { .. } => false,
+        | Failure::Size { .. }
+        | Failure::Corrupt { .. }
+        | Failure::Helper { .. } => false,
     }
 }
 

@@ -4,10 +4,12 @@
 use tokio::time::{Duration, Instant, sleep, sleep_until};
 
 use super::credentials::Credentials;
+use super::credentials_file::CredentialsFile;
 use super::error::{Attempt, Error, is_final};
 use super::failure::Failure;
 use super::hosts::Host;
 use super::retry::{self, Retry};
+use super::session::Session;
 use super::{Registry, Repository};
 
 /// Those who wait for the same host to take requests again come back within this long of each other.
@@ -17,6 +19,8 @@ pub(super) struct Search<'a> {
     registry: &'a Registry,
     repository: &'a Repository,
     credentials: &'a Credentials,
+    /// The node's own credentials, as they were when the search began.
+    node: CredentialsFile,
     /// In the order of asking.
     candidates: Vec<Candidate>,
     /// Who is asked next, and not before when. Settled when the last one failed rather than when the next is asked,
@@ -44,14 +48,17 @@ struct Turn {
 }
 
 impl<'a> Search<'a> {
-    /// A search over `hosts`: as they are configured, but those that are resting or ask to be left alone after all
-    /// others.
-    pub(super) fn new(
+    /// A search over the hosts that serve content and fit: as they are configured, but those that are resting or ask
+    /// to be left alone after all others.
+    pub(super) async fn begin(
         registry: &'a Registry,
         repository: &'a Repository,
         credentials: &'a Credentials,
-        mut hosts: Vec<Host>,
-    ) -> Self {
+        fits: impl Fn(&Host) -> bool,
+    ) -> Result<Self, Error> {
+        let node = registry.logins.of_node().await.map_err(Error::Credentials)?;
+        let mut hosts = registry.hosts(repository).await?;
+        hosts.retain(|host| host.capabilities.pull && fits(host));
         let standing = &registry.standing;
         hosts.sort_by_cached_key(|Host { authority, .. }| {
             standing.is_resting(authority)
@@ -62,6 +69,7 @@ impl<'a> Search<'a> {
             registry,
             repository,
             credentials,
+            node,
             candidates: hosts.into_iter().map(candidate).collect(),
             turn: None,
             current: 0,
@@ -69,22 +77,29 @@ impl<'a> Search<'a> {
             retry: Retry::default(),
         };
         search.turn = search.choose();
-        search
+        Ok(search)
     }
 
     /// The next host to ask, once it may be asked; `None` when no host is worth another try.
-    pub(super) async fn next(&mut self) -> Option<&Host> {
-        let Turn { index, at } = self.turn?;
-        let host = &self.candidates[index].host;
-        sleep_until(at).await;
-        let held = self.registry.standing.held(&host.authority, &self.repository.path, self.credentials);
-        if let Some(held) = held {
-            tracing::debug!(host = host.authority, seconds = held.as_secs(), "waiting as the host asked");
-            sleep(held + SPREAD.mul_f64(fastrand::f64())).await;
-        }
-        self.current = index;
-        self.asked = Instant::now();
-        Some(host)
+    pub(super) async fn next(&mut self) -> Option<Session<'_>> {
+        let chosen = loop {
+            let Turn { index, at } = self.turn?;
+            let host = &self.candidates[index].host;
+            sleep_until(at).await;
+            let held = self.registry.standing.held(&host.authority, &self.repository.path, self.credentials);
+            if let Some(held) = held {
+                tracing::debug!(host = host.authority, seconds = held.as_secs(), "waiting as the host asked");
+                sleep(held + SPREAD.mul_f64(fastrand::f64())).await;
+            }
+            self.current = index;
+            self.asked = Instant::now();
+            match self.registry.logins.choose(host, self.repository, self.credentials, &self.node).await {
+                Ok(chosen) => break chosen,
+                Err(failure) => self.failed(failure),
+            }
+        };
+        let host = &self.candidates[self.current].host;
+        Some(self.registry.session(host, self.repository, &self.node, chosen))
     }
 
     /// Notes that the host asked last serves the object.

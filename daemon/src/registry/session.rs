@@ -11,8 +11,10 @@ use reqwest::Url;
 use super::access::{Access, Denial, Proof};
 use super::challenge::{self, Challenge};
 use super::credentials::Login;
+use super::credentials_file::CredentialsFile;
 use super::failure::{Failure, Refusal, redacted};
 use super::hosts::{Host, Scheme, split_port};
+use super::logins::Logins;
 use super::message::message_of;
 use super::standing::Standing;
 use super::wire::{Answer, Request, Role, Transport, Wire};
@@ -36,9 +38,14 @@ pub(super) struct Session<'a> {
     pub(super) access: &'a Access,
     pub(super) schemes: &'a Schemes,
     pub(super) standing: &'a Standing,
+    /// For the targets of redirects.
+    pub(super) logins: &'a Logins,
+    pub(super) node: &'a CredentialsFile,
     pub(super) host: &'a Host,
     pub(super) path: &'a str,
-    pub(super) login: &'a Login,
+    pub(super) login: Login,
+    /// Whether the host is asked anonymously should it refuse the login.
+    pub(super) fallback: bool,
 }
 
 /// What is asked of a host.
@@ -56,8 +63,33 @@ pub(super) struct Ask<'a> {
 }
 
 impl Session<'_> {
-    /// Sends the request, with what the host is known to demand, and answers its challenge if it makes one.
+    /// Sends the request as the caller, and where that is wished once more as nobody, should the caller be refused.
     pub(super) async fn send(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
+        if !self.fallback {
+            return self.send_as_told(ask).await;
+        }
+        let host = &self.host.authority;
+        let refusal = match self.access.refusal(host, self.path, &self.login) {
+            Some(refusal) => refusal,
+            None => match self.send_as_told(ask).await {
+                Err(refusal @ Failure::Unauthorized { refusal: Refusal::Credentials, .. }) => {
+                    tracing::warn!(host, "the pull's credentials were refused; asking without any");
+                    self.access.remember_refusal(host, self.path, &self.login, &refusal);
+                    refusal
+                }
+                other => return other,
+            },
+        };
+        let anonymous = Session { login: Login::Anonymous, fallback: false, ..*self };
+        match anonymous.send_as_told(ask).await {
+            // What is to be mended is the credentials.
+            Err(Failure::Unauthorized { .. }) => Err(refusal),
+            other => other,
+        }
+    }
+
+    /// Sends the request, with what the host is known to demand, and answers its challenge if it makes one.
+    async fn send_as_told(&self, ask: Ask<'_>) -> Result<Answer, Failure> {
         let (host, path) = (&self.host.authority, self.path);
         let mut demand = self.access.demand(host, path);
         let mut refused = None;
@@ -67,8 +99,11 @@ impl Session<'_> {
                 None => None,
             };
             let answer = self.exchange(ask, proof.as_ref().map(|proof| &proof.header)).await?;
-            if answer.response.status() != StatusCode::UNAUTHORIZED || !answer.from_origin {
+            if answer.response.status() != StatusCode::UNAUTHORIZED {
                 return Ok(answer);
+            }
+            if !answer.from_origin {
+                return self.prove_elsewhere(ask, answer).await;
             }
             let Some(challenge) = challenge::choose(answer.response.headers()) else {
                 return Err(self.unauthorized(Some(answer), Refusal::NoChallenge).await);
@@ -82,7 +117,7 @@ impl Session<'_> {
             }
             demand = Some(challenge);
         }
-        let refusal = if *self.login == Login::Anonymous { Refusal::Required } else { Refusal::Credentials };
+        let refusal = if self.login == Login::Anonymous { Refusal::Required } else { Refusal::Credentials };
         Err(self.unauthorized(refused, refusal).await)
     }
 
@@ -96,7 +131,7 @@ impl Session<'_> {
     ) -> Result<Option<Proof>, Failure> {
         let path = self.path;
         let reach = |realm: &Url| self.realm_reach(realm);
-        let denial = match self.access.prove(challenge, path, self.login, reach).await {
+        let denial = match self.access.prove(challenge, path, &self.login, reach).await {
             Ok(proof) => return Ok(Some(proof)),
             Err(denial) => denial,
         };
@@ -131,7 +166,7 @@ impl Session<'_> {
 
     async fn message(&self, answer: &mut Answer) -> Option<String> {
         let body = answer.document(REFUSAL_LIMIT).await.ok()?;
-        message_of(&body, |message| answer.scrub(self.login, message))
+        message_of(&body, |message| answer.scrub(&self.login, message))
     }
 
     /// One request, by the scheme the host speaks.
@@ -183,6 +218,19 @@ impl Session<'_> {
         tls: bool,
         authorization: Option<&HeaderValue>,
     ) -> Result<Request, Failure> {
+        let headers = Self::headers(ask);
+        let mut origin_headers = self.host.headers.clone();
+        if let Some(authorization) = authorization {
+            origin_headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        let transport =
+            Transport { tls: self.host.tls.clone(), dial_timeout: self.host.dial_timeout, role: ask.role };
+        let url = self.url(ask, tls)?;
+        Ok(Request { method: ask.method.clone(), url, headers, origin_headers, body: None, transport })
+    }
+
+    /// What goes to every host that a request is led to.
+    pub(super) fn headers(ask: Ask<'_>) -> HeaderMap {
         let mut headers = HeaderMap::new();
         if let Ok(accept) = HeaderValue::from_str(ask.accept) {
             headers.insert(ACCEPT, accept);
@@ -193,14 +241,7 @@ impl Session<'_> {
         {
             headers.insert(RANGE, range);
         }
-        let mut origin_headers = self.host.headers.clone();
-        if let Some(authorization) = authorization {
-            origin_headers.insert(AUTHORIZATION, authorization.clone());
-        }
-        let transport =
-            Transport { tls: self.host.tls.clone(), dial_timeout: self.host.dial_timeout, role: ask.role };
-        let url = self.url(ask, tls)?;
-        Ok(Request { method: ask.method.clone(), url, headers, origin_headers, body: None, transport })
+        headers
     }
 
     fn url(&self, ask: Ask<'_>, tls: bool) -> Result<Url, Failure> {

@@ -76,8 +76,8 @@ impl Standing {
             Failure::Unreachable { .. } | Failure::Silent { .. } | Failure::Stalled { .. } => {
                 rest(&mut tables.rests, host, asked);
             }
-            // It was not there, or not for long; neither says that it is back.
-            Failure::Broken { .. } | Failure::Truncated { .. } => {}
+            // It was not there for long, or not asked at all: neither says that it is back.
+            Failure::Broken { .. } | Failure::Truncated { .. } | Failure::Helper { .. } => {}
             _ => drop(tables.rests.remove(host)),
         }
         if let Some(hold) = retry::hold(failure) {

@@ -143,13 +143,12 @@ impl<'a> Stream<'a> {
         let search = match &mut self.search {
             Some(search) => search,
             search => {
-                let hosts = self.registry.pull_hosts(self.repository).await?;
-                search.insert(Search::new(self.registry, self.repository, self.credentials, hosts))
+                let begun = Search::begin(self.registry, self.repository, self.credentials, |_| true);
+                search.insert(begun.await?)
             }
         };
         let subject = subject(self.repository, self.descriptor);
-        while let Some(host) = search.next().await {
-            let session = self.registry.session(host, self.repository, self.credentials);
+        while let Some(session) = search.next().await {
             match blob::open(&session, self.descriptor, self.position, subject.clone()).await {
                 Ok(blob) => {
                     search.served();
@@ -184,7 +183,7 @@ impl<'a> Stream<'a> {
         let end = timeout(END, body.blob.read()).await;
         self.body = None;
         match (end, &mut self.search) {
-            (Ok(Err(failure @ Failure::Unusable { .. })), Some(search)) => {
+            (Ok(Err(failure @ Failure::Size { .. })), Some(search)) => {
                 search.failed(failure);
                 Err(search.given_up(subject(self.repository, self.descriptor)))
             }

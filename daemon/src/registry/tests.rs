@@ -3,16 +3,19 @@
 mod auth;
 mod fake;
 mod fallback;
+mod mirrors;
+mod node;
 mod resolve;
 mod retry;
+mod secure;
 mod stream;
+mod tls;
 mod transfer;
 
 use std::fmt::Write as _;
 
 use base64::Engine as _;
 use fake::{Ending, Fake, Received, Reply};
-use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::*;
@@ -22,31 +25,57 @@ const MANIFEST: &str = r#"{"schemaVersion":2,"config":{},"layers":[]}"#;
 const USER: &str = "canary-user";
 const PASSWORD: &str = "canary-password";
 
-fn registry() -> Registry {
-    Registry::new(config(Vec::new())).unwrap()
-}
-
-fn config(config_path: Vec<PathBuf>) -> Config {
+fn config() -> Config {
     Config {
-        config_path,
+        config_path: Vec::new(),
+        credentials_file: None,
+        trusted_mirrors: Vec::new(),
+        anonymous_fallback: false,
         user_agent: "drayd/test".into(),
         response_timeout: Duration::from_secs(10),
         stall_timeout: Duration::from_secs(30),
+        environment: Environment::default(),
     }
 }
 
-/// A registry house with mirrors, each over plain HTTP, in front of `own`; and the directory that says so.
-fn mirrored(mirrors: &[&Fake], own: &str) -> (Registry, TempDir) {
-    let mut hosts = format!("server = '{own}'\n");
-    for mirror in mirrors {
-        let _ = writeln!(hosts, "[host.'{}']", plain(mirror));
+fn registry() -> Registry {
+    Registry::new(config()).unwrap()
+}
+
+/// A directory of `hosts.toml` files, as the node's owner writes it.
+struct Hosts(tempfile::TempDir);
+
+impl Hosts {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
     }
-    let directory = tempfile::tempdir().unwrap();
-    let (_, authority) = own.split_once("://").unwrap();
-    std::fs::create_dir(directory.path().join(authority)).unwrap();
-    let file = directory.path().join(authority).join("hosts.toml");
-    std::fs::write(file, hosts).unwrap();
-    (Registry::new(config(vec![directory.path().into()])).unwrap(), directory)
+
+    /// Writes the file of a registry, and gives the directory it is in.
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let directory = self.0.path().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("hosts.toml"), text).unwrap();
+        directory
+    }
+
+    fn config(&self) -> Config {
+        Config { config_path: vec![self.0.path().into()], ..config() }
+    }
+
+    fn registry(&self) -> Registry {
+        Registry::new(self.config()).unwrap()
+    }
+}
+
+/// A registry house with mirrors, each over plain HTTP, in front of `own`; and the files that say so.
+fn mirrored(mirrors: &[&Fake], own: &str) -> (Registry, Hosts) {
+    let mut text = format!("server = '{own}'\n");
+    for mirror in mirrors {
+        let _ = writeln!(text, "[host.'{}']", plain(mirror));
+    }
+    let hosts = Hosts::new();
+    hosts.write(own.split_once("://").unwrap().1, &text);
+    (hosts.registry(), hosts)
 }
 
 fn plain(fake: &Fake) -> String {
@@ -54,7 +83,7 @@ fn plain(fake: &Fake) -> String {
 }
 
 /// A house whose only host is `fake`, over plain HTTP.
-fn direct(fake: &Fake) -> (Registry, TempDir) {
+fn direct(fake: &Fake) -> (Registry, Hosts) {
     mirrored(&[], &plain(fake))
 }
 
@@ -75,6 +104,31 @@ fn repository(fake: &Fake) -> Repository {
     Repository { domain: fake.authority(), path: "a/b".into() }
 }
 
+/// A repository whose hosts a file names.
+fn named(domain: &str) -> Repository {
+    Repository { domain: domain.into(), path: "a/b".into() }
+}
+
+fn basic(username: &str, password: &str) -> String {
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}")))
+}
+
+/// A host that serves the manifest to one user only.
+async fn basic_registry(username: &'static str) -> Fake {
+    let wanted = basic(username, PASSWORD);
+    Fake::start(move |request| match request.header("authorization") {
+        Some(given) if given == wanted => manifest(),
+        _ => Reply::status(401).header("www-authenticate", "Basic"),
+    })
+    .await
+}
+
+/// The `Authorization` headers a host received.
+fn authorizations(fake: &Fake) -> Vec<String> {
+    let received = fake.received();
+    received.iter().filter_map(|request| request.header("authorization").map(String::from)).collect()
+}
+
 fn password() -> Credentials {
     Credentials::new(Given { username: USER, password: PASSWORD, ..Given::default() }).unwrap()
 }
@@ -84,8 +138,7 @@ fn blob_of(bytes: &[u8]) -> Descriptor {
         media_type: "application/vnd.oci.image.layer.v1.tar".into(),
         digest: Digest::of(bytes),
         size: bytes.len() as u64,
-        annotations: std::collections::BTreeMap::new(),
-        urls: Vec::new(),
+        annotations: BTreeMap::new(),
     }
 }
 
@@ -119,12 +172,10 @@ async fn mirrors_come_first_without_the_credentials_and_every_failure_is_listed(
         None => Reply::status(401).header("www-authenticate", "Basic"),
     };
     let (mirror, fake) = (Fake::start(challenge).await, Fake::start(challenge).await);
-    let directory = tempfile::tempdir().unwrap();
-    let own = directory.path().join(fake.authority());
-    std::fs::create_dir(&own).unwrap();
+    let hosts = Hosts::new();
     let file = format!("[host.'http://{}/p']\nheader = {{ x-key = 'canary-token' }}\n", mirror.authority());
-    std::fs::write(own.join("hosts.toml"), file).unwrap();
-    let registry = Registry::new(config(vec![directory.path().into()])).unwrap();
+    hosts.write(&fake.authority(), &file);
+    let registry = hosts.registry();
 
     let error = registry.resolve(&repository(&fake), "1", &password()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Denied);

@@ -2,7 +2,7 @@
 //! and with them a new HTTP client.
 
 use std::path::{Path, PathBuf};
-use std::{fmt, fs, io};
+use std::{fmt, io};
 
 use reqwest::{Certificate, Identity};
 
@@ -41,9 +41,8 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// Adds the authorities in `path`.
-    pub(super) fn add_authorities(&mut self, path: &Path) -> Result<(), TlsError> {
-        let pem = read(path)?;
+    /// Adds the authorities that the file at `path` holds.
+    pub(super) fn add_authorities(&mut self, path: &Path, pem: Vec<u8>) -> Result<(), TlsError> {
         match Certificate::from_pem_bundle(&pem) {
             Ok(certificates) if !certificates.is_empty() => {}
             _ => return Err(TlsError::Pem { path: path.into(), what: "certificate" }),
@@ -52,23 +51,39 @@ impl Tls {
         Ok(())
     }
 
-    /// Sets the client certificate, its key either in the same file or in `key`. The HTTP library offers one
-    /// certificate per connection: the first stays.
-    pub(super) fn set_client(&mut self, certificate: &Path, key: Option<&Path>) -> Result<(), TlsError> {
-        let mut pem = read(certificate)?;
-        if let Some(key) = key {
+    /// Sets the client certificate, which the file at `path` holds, its key either in the same file or in `key`. The
+    /// HTTP library offers one certificate per connection: the first stays.
+    pub(super) fn add_client(
+        &mut self,
+        path: &Path,
+        mut pem: Vec<u8>,
+        key: Option<Vec<u8>>,
+    ) -> Result<(), TlsError> {
+        if let Some(mut key) = key {
             pem.push(b'\n');
-            pem.append(&mut read(key)?);
+            pem.append(&mut key);
         }
         if Identity::from_pem(&pem).is_err() {
-            return Err(TlsError::Pem { path: certificate.into(), what: "client certificate and key" });
+            return Err(TlsError::Pem { path: path.into(), what: "client certificate and key" });
         }
         if self.client.is_some() {
-            tracing::warn!(path = %certificate.display(), "only the first client certificate of a host is used");
+            tracing::warn!(path = %path.display(), "only the first client certificate of a host is used");
         } else {
             self.client = Some(pem);
         }
         Ok(())
+    }
+
+    /// What is set, for people.
+    pub(super) fn notes(&self) -> Vec<&'static str> {
+        [
+            (!self.authorities.is_empty(), "ca"),
+            (self.client.is_some(), "client certificate"),
+            (self.skip_verify, "certificate not verified"),
+        ]
+        .into_iter()
+        .filter_map(|(set, note)| set.then_some(note))
+        .collect()
     }
 
     /// What another host is met with, to which this one sent us: the same authorities, since a site's own registry
@@ -93,8 +108,4 @@ impl fmt::Debug for Tls {
             .field("skip_verify", &self.skip_verify)
             .finish()
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|source| TlsError::Read { path: path.into(), source })
 }

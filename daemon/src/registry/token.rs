@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::credentials::Login;
 use super::failure::{Failure, Refusal, redacted};
+use super::kept::Timed;
 use super::message::message_of;
 use super::secret::Secret;
 use super::wire::{Answer, Request, Transport, Wire};
@@ -24,11 +25,7 @@ const LONGEST_LIFETIME: u64 = 30 * 24 * 3600;
 const TOKEN_LIMIT: usize = 1 << 20;
 
 /// A token and when to stop using it.
-#[derive(Clone, Debug)]
-pub(super) struct Token {
-    pub(super) value: Secret,
-    pub(super) good_until: Instant,
-}
+pub(super) type Token = Timed<Secret>;
 
 /// What one token is for. Equal orders get the same token; the login is part of it, so that no caller rides on
 /// another's credentials.
@@ -117,7 +114,7 @@ impl Order {
                 message: None,
             })?;
         let lifetime = lifetime(json.get("expires_in"));
-        Ok(Token { value: Secret::new(value), good_until: Instant::now() + lifetime })
+        Ok(Timed { value: Secret::new(value), good_until: Instant::now() + lifetime })
     }
 
     fn refused(&self, answer: &Answer, status: StatusCode, message: Option<String>) -> Failure {
@@ -173,6 +170,7 @@ mod tests {
 
     use super::*;
 
+    /// Fault 17.
     #[test]
     fn a_senseless_lifetime_is_the_default_one() {
         let default = Duration::from_secs(54);
@@ -186,6 +184,7 @@ mod tests {
         assert_eq!(lifetime(Some(&json!(5))), Duration::from_millis(4500));
     }
 
+    /// Fault 29.
     #[test]
     fn the_realms_own_query_is_kept_and_values_are_encoded() {
         let order = Order {

@@ -13,7 +13,8 @@ use reqwest::{Client, Response, Url};
 use super::credentials::{Login, REDACTED};
 use super::dial::{self, DialLayer};
 use super::failure::{Failure, innermost, redacted};
-use super::hosts::{DIAL_TIMEOUT, is_loopback};
+use super::hosts::DIAL_TIMEOUT;
+use super::proxies::Proxies;
 use super::retry_after;
 use super::tls::Tls;
 
@@ -67,6 +68,8 @@ pub(super) struct Answer {
     pub(super) response: Response,
     /// The proof that was sent, so that it can be kept out of what the host says of it.
     authorization: Option<HeaderValue>,
+    /// What was proved by it, when that is not the login of the session.
+    pub(super) proved: Option<Login>,
 }
 
 /// The HTTP clients of the process.
@@ -74,8 +77,9 @@ pub(super) struct Wire {
     user_agent: String,
     /// How long a host that is connected to may take for the headers of its answer.
     response_timeout: Duration,
+    proxies: Proxies,
     /// Guards the clients by their settings. Each holds its own pool, so they are shared and never built twice.
-    clients: Mutex<HashMap<(Transport, bool), Client>>,
+    clients: Mutex<HashMap<Transport, Client>>,
 }
 
 /// Why no HTTP client can be built.
@@ -90,24 +94,26 @@ pub enum ClientError {
 }
 
 impl Wire {
-    pub(super) fn new(user_agent: String, response_timeout: Duration) -> Self {
-        Self { user_agent, response_timeout, clients: Mutex::default() }
+    pub(super) fn new(user_agent: String, proxies: Proxies, response_timeout: Duration) -> Self {
+        Self { user_agent, proxies, response_timeout, clients: Mutex::default() }
     }
 
     /// Builds a first client, so that a node without usable system certificates shows it at start.
     pub(super) fn check(&self) -> Result<(), ClientError> {
         let transport = Transport { tls: Tls::default(), dial_timeout: DIAL_TIMEOUT, role: Role::Document };
-        self.client(&transport, false).map(drop)
+        self.client(&transport).map(drop)
     }
 
-    /// The client for a host. Loopback hosts are never reached through a proxy: it would look for them on itself.
-    fn client(&self, transport: &Transport, loopback: bool) -> Result<Client, ClientError> {
-        let key = (transport.clone(), loopback);
+    /// The client for a host.
+    fn client(&self, transport: &Transport) -> Result<Client, ClientError> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = clients.get(&key) {
+        if let Some(client) = clients.get(transport) {
             return Ok(client.clone());
         }
+        let proxies = self.proxies.clone();
         let mut builder = Client::builder()
+            // Instead of what the library itself reads of the environment.
+            .proxy(reqwest::Proxy::custom(move |url| proxies.of(url).cloned()))
             .user_agent(&self.user_agent)
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
@@ -121,15 +127,12 @@ impl Wire {
                 &["http/1.1"]
             }
         };
-        if loopback {
-            builder = builder.no_proxy();
-        }
         let tls = transport.tls.config(protocols).map_err(ClientError::Tls)?;
         let client = builder.tls_backend_preconfigured(tls).build().map_err(ClientError::Http)?;
         if clients.len() >= CLIENTS {
             clients.clear();
         }
-        clients.insert(key, client.clone());
+        clients.insert(transport.clone(), client.clone());
         Ok(client)
     }
 
@@ -157,7 +160,7 @@ impl Wire {
                 // A form holds secrets; where it goes is not for a redirect to say.
                 _ => {
                     let authorization = origin_headers.get(AUTHORIZATION).cloned();
-                    return Ok(Answer { method, url, from_origin, response, authorization });
+                    return Ok(Answer { method, url, from_origin, response, authorization, proved: None });
                 }
             }
         }
@@ -172,7 +175,7 @@ impl Wire {
         body: Option<String>,
         transport: &Transport,
     ) -> Result<Response, Failure> {
-        let client = self.client(transport, url.host_str().is_some_and(is_loopback)).map_err(|error| {
+        let client = self.client(transport).map_err(|error| {
             Failure::unusable(method, url, format!("no HTTP client: {}", innermost(&error)))
         })?;
         let mut request = client.request(method.clone(), url.clone()).headers(headers);
@@ -196,7 +199,9 @@ impl Answer {
     pub(super) fn scrub(&self, login: &Login, text: &str) -> String {
         let header = self.authorization.as_ref().and_then(|header| header.to_str().ok());
         let sent = header.and_then(|header| Some(header.split_once(' ')?.1));
-        login.scrub(&sent.map_or_else(|| text.to_owned(), |sent| text.replace(sent, REDACTED)))
+        let text = sent.map_or_else(|| text.to_owned(), |sent| text.replace(sent, REDACTED));
+        let text = self.proved.as_ref().map_or_else(|| text.clone(), |proved| proved.scrub(&text));
+        login.scrub(&text)
     }
 
     /// How long the host asks to be left alone, if it does.

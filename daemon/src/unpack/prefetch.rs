@@ -1,57 +1,132 @@
-//! Fetches of layers ahead of their turn to be unpacked. They live in the pull that wants them and end with it.
+//! Fetches of layers ahead of their turn to be unpacked. They live in the pull that wants them and end with it; one
+//! that fails ends the pull at once, whatever layer it is working on.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
-use super::{Context, Layer};
-use crate::fetch::{self, Fetched, Fetcher};
-
-type Answer = Result<Fetched, fetch::Error>;
+use super::{Context, Error, Layer};
+use crate::fetch::{self, Fetched, Fetcher, Line};
 
 pub(super) struct Prefetch<'a> {
     fetcher: &'a Arc<Fetcher>,
     context: &'a Context,
     layers: &'a [Layer],
+    /// Where the layers wait for download slots.
+    line: Line,
     /// Aborted when this is dropped, so that a failed pull stops downloading.
-    tasks: JoinSet<()>,
-    /// One slot per layer: where the answer of its fetch will come.
-    answers: Vec<Option<oneshot::Receiver<Answer>>>,
+    tasks: JoinSet<(usize, Result<Fetched, fetch::Error>)>,
+    /// One for each layer whose fetch was started.
+    started: Vec<Option<Started>>,
+}
+
+struct Started {
+    task: AbortHandle,
+    /// Whether the layer still waits for its blob.
+    needed: bool,
+    /// Where the answer goes, and where it comes from: each taken once.
+    answer: Option<oneshot::Sender<Fetched>>,
+    receiver: Option<oneshot::Receiver<Fetched>>,
 }
 
 impl<'a> Prefetch<'a> {
     pub(super) fn new(fetcher: &'a Arc<Fetcher>, context: &'a Context, layers: &'a [Layer]) -> Self {
-        let answers = layers.iter().map(|_| None).collect();
-        Self { fetcher, context, layers, tasks: JoinSet::new(), answers }
+        let started = layers.iter().map(|_| None).collect();
+        Self { fetcher, context, layers, line: fetcher.line(), tasks: JoinSet::new(), started }
     }
 
-    /// Starts the fetches of `range` that have not started yet, in order: download slots are given in that order,
-    /// so the layers that can be unpacked first come first.
+    /// Starts the fetches of `range` that have not started yet. Their places in line are taken here, in order, and not
+    /// by tasks that race: the layers that can be unpacked first are downloaded first.
     pub(super) fn start(&mut self, range: Range<usize>) {
         for index in range {
-            if self.answers[index].is_some() {
+            if self.started[index].is_some() {
                 continue;
             }
-            let (answer, receiver) = oneshot::channel();
-            self.answers[index] = Some(receiver);
+            let place = self.line.place();
             let fetcher = Arc::clone(self.fetcher);
             let context = self.context.clone();
             let blob = self.layers[index].blob.clone();
-            self.tasks.spawn(async move {
-                let Context { containerd, source, meter } = &context;
-                let answered = fetcher.blob(containerd, source, &blob, meter).await;
-                // Nobody listens once the pull has failed elsewhere.
-                let _ = answer.send(answered);
+            let task = self.tasks.spawn(async move {
+                let Context { containerd, source, meter, .. } = &context;
+                (index, fetcher.blob(containerd, source, &blob, meter, &place).await)
             });
+            let (answer, receiver) = oneshot::channel();
+            let (answer, receiver) = (Some(answer), Some(receiver));
+            self.started[index] = Some(Started { task, needed: true, answer, receiver });
         }
     }
 
-    /// Waits for the fetch of one layer, which must have been started.
-    pub(super) async fn take(&mut self, index: usize) -> Answer {
-        let receiver = self.answers[index].take();
-        let receiver = receiver.expect("the caller starts a layer before it takes it");
-        receiver.await.expect("a fetch task lives as long as its pull and always answers")
+    /// The answer of one layer's fetch, which must have been started. It comes while [`Prefetch::beside`] runs.
+    pub(super) fn answer(&mut self, index: usize) -> impl Future<Output = Fetched> + use<> {
+        let started = self.started[index].as_mut().and_then(|started| started.receiver.take());
+        let receiver = started.expect("the caller starts a layer before it asks for it, and asks once");
+        async { receiver.await.expect("a fetch that fails ends whoever waits for its answer") }
+    }
+
+    /// Runs `work` beside the fetches, and ends it with the first of them that fails.
+    pub(super) async fn beside<T>(
+        &mut self,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        tokio::select! {
+            done = work => done,
+            error = self.failure() => Err(error),
+        }
+    }
+
+    /// The layer is there without its blob, so that the blob is fetched for the content store alone. Ends the fetch, if
+    /// there is one, unless blobs are to stay there.
+    pub(super) fn unneeded(&mut self, index: usize) {
+        if let Some(started) = &mut self.started[index] {
+            started.needed = false;
+            if !self.context.keep_layers {
+                started.task.abort();
+            }
+        }
+    }
+
+    /// Waits for the fetches that nothing was unpacked from.
+    pub(super) async fn finish(&mut self) -> Result<(), Error> {
+        while let Some(joined) = self.tasks.join_next().await {
+            self.hand_out(joined)?;
+        }
+        Ok(())
+    }
+
+    async fn failure(&mut self) -> Error {
+        while let Some(joined) = self.tasks.join_next().await {
+            if let Err(error) = self.hand_out(joined) {
+                return error;
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// An answer to whoever waits for it. One that nobody needs may be a failure: the image runs without that blob, and
+    /// a pull that needs it fetches it.
+    fn hand_out(
+        &mut self,
+        joined: Result<(usize, Result<Fetched, fetch::Error>), tokio::task::JoinError>,
+    ) -> Result<(), Error> {
+        let (index, answer) = match joined {
+            Ok(ended) => ended,
+            Err(error) if error.is_cancelled() => return Ok(()),
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        };
+        let Some(started) = &mut self.started[index] else { return Ok(()) };
+        match answer {
+            Ok(fetched) => {
+                // Nobody may be waiting.
+                let _ = started.answer.take().map(|answer| answer.send(fetched));
+            }
+            Err(error) if started.needed => return Err(error.into()),
+            Err(error) => {
+                let digest = &self.layers[index].blob.digest;
+                tracing::warn!(%digest, %error, "a layer that needed no unpacking is not kept as a blob");
+            }
+        }
+        Ok(())
     }
 }

@@ -27,7 +27,8 @@ async fn default_file() -> Result<()> {
     for file in [printed.path(), packaged.display().to_string()] {
         let checked = run(&["config", "check", "--config", &file])?;
         ensure!(checked.status.success() && checked.stderr.is_empty(), "{checked:?}");
-        ensure!(stdout(&checked) == format!("{file}: ok\n"), "{checked:?}");
+        // After it come the registries that this machine has a configuration for.
+        ensure!(stdout(&checked).starts_with(&format!("{file}: ok\n")), "{checked:?}");
         shown.push(stdout(&run(&["config", "show", "--config", &file])?));
     }
     ensure!(shown[0] == shown[1] && shown[0].contains("[containerd]\n"), "{shown:?}");

@@ -22,6 +22,11 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
         "a_crash_of_containerd_ends_the_pull_at_once_and_the_next_one_succeeds",
         containerd_crashes,
     );
+    suite.check(release, "a_crash_of_containerd_is_seen_at_once_while_bytes_only_trickle", trickle);
+    if release == Release::V1_7 {
+        // It takes the deadlines' time, and they do not depend on the release.
+        suite.check(release, "a_frozen_containerd_ends_the_pull_in_bounded_time", containerd_freezes);
+    }
     suite.check(release, "a_pull_goes_on_where_a_crashed_drayd_stopped", drayd_crashes);
 }
 
@@ -54,6 +59,67 @@ async fn containerd_crashes(bed: Stage) -> Result<()> {
     drayd.cri().remove(&id).await?;
     bed.containerd.probe().force_gc().await?;
     stage::unchanged(&bed, &before, "the broken pull left something").await
+}
+
+async fn trickle(bed: Stage) -> Result<()> {
+    let drayd = stage::bare(&bed).await?;
+    let image = big(&bed, 12, 1)?;
+    let throttle = Throttle::start(bed.registry.address(), 0).await?;
+    let reference = image.reference(throttle.address());
+    let probe = bed.containerd.probe();
+    throttle.set_rate(10_000);
+    let pulling = begin(&drayd.cri(), &reference);
+    wait::until("layers are under way", 2 * SOON, async || Ok(!probe.state().await?.ingests.is_empty()))
+        .await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    ensure!(throttle.passed() < MEGABYTE, "{} bytes: a piece may be full", throttle.passed());
+    bed.containerd.kill()?;
+    let killed = Instant::now();
+    let ended = pulling.await?;
+    let took = killed.elapsed();
+    bed.containerd.restart().await?;
+    let status = ended.err().context("the pull succeeded without containerd")?;
+    ensure!(
+        status.code() == Code::Unavailable && took < Duration::from_secs(1),
+        "after {took:?}: {status:?}"
+    );
+    throttle.set_rate(0);
+    let id = drayd.cri().pull(&reference, None, None).await.context("the next pull failed")?;
+    ensure!(id == image.config.digest, "the next pull got {id}");
+    Ok(())
+}
+
+async fn containerd_freezes(bed: Stage) -> Result<()> {
+    // So short that the registry would be accused first, were the wait for containerd counted as its.
+    let drayd = stage::configured(&bed, "[pull]\nprogress_timeout = \"5s\"\n", &[]).await?;
+    let image = big(&bed, 12, 1)?;
+    let throttle = Throttle::start(bed.registry.address(), 4 * MEGABYTE).await?;
+    let reference = image.reference(throttle.address());
+    let pulling = begin(&drayd.cri(), &reference);
+    under_way(&throttle, 2 * MEGABYTE).await?;
+    let frozen = bed.containerd.freeze()?;
+    let since = Instant::now();
+    let ended = tokio::time::timeout(Duration::from_secs(240), pulling).await;
+    let took = since.elapsed();
+    drop(frozen);
+    let status = ended.context("the call never ended")??.err().context("pulled by a frozen containerd")?;
+    ensure!(
+        status.code() == Code::Unavailable && status.message().contains("no answer within 60 s"),
+        "after {took:?}: {status:?}"
+    );
+    // One write, then what is tried to clean up: the snapshot and the lease.
+    ensure!(took < Duration::from_secs(60 + 2 * 30 + 10), "it took {took:?}");
+    throttle.set_rate(0);
+    let id = drayd.cri().pull(&reference, None, None).await.context("the next pull failed")?;
+    ensure!(id == image.config.digest, "the next pull got {id}");
+    let state = bed.containerd.probe().state().await?;
+    ensure!(
+        state.leases.is_empty() && state.ingests.is_empty(),
+        "left: {:?} {:?}",
+        state.leases,
+        state.ingests
+    );
+    Ok(())
 }
 
 async fn drayd_crashes(bed: Stage) -> Result<()> {

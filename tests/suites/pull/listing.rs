@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use drayd_proto::cri::Image as Listed;
 use drayd_tests::cri::Cri;
+use drayd_tests::images::Descriptor;
+use drayd_tests::layer::digest;
 use drayd_tests::peers::Release;
 use drayd_tests::suite::Suite;
 use tokio::task::JoinSet;
@@ -22,6 +24,8 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "ids_are_the_same_in_every_call", ids_are_the_same);
     suite.check(release, "both_sockets_list_what_either_pulled", both_sockets_list);
     suite.check(release, "an_unknown_image_has_an_empty_status", an_unknown_image);
+    suite.check(release, "a_name_goes_before_the_first_digits_of_an_id", name_before_id);
+    suite.check(release, "an_image_whose_documents_are_gone_can_be_removed", without_documents);
     suite.check(release, "space_in_use_grows_with_a_pull_and_shrinks_with_a_removal", space_in_use);
 }
 
@@ -127,6 +131,43 @@ async fn an_unknown_image(bed: Stage) -> Result<()> {
         ensure!(status.is_none(), "{name} is {status:?}");
         drayd.cri().remove(name).await.with_context(|| format!("removal of {name}"))?;
     }
+    Ok(())
+}
+
+async fn name_before_id(bed: Stage) -> Result<()> {
+    let drayd = stage::bare(&bed).await?;
+    let (cri, probe) = (drayd.cri(), bed.containerd.probe());
+    let (by_id, by_name) = (&bed.images.two, &bed.images.docker);
+    for image in [by_id, by_name] {
+        pull(&bed, &drayd, image, None).await?;
+    }
+    let digits = &by_id.config.digest["sha256:".len()..][..6];
+    let shown = |image: Option<Listed>| image.map(|image| image.id).unwrap_or_default();
+    ensure!(shown(cri.image(digits).await?) == by_id.config.digest, "without a name it is an ID");
+    probe.tag(&format!("docker.io/library/{digits}:latest"), &by_name.target).await?;
+    ensure!(
+        shown(cri.image(digits).await?) == by_name.config.digest,
+        "{digits} is the name of another image"
+    );
+    cri.remove(digits).await?;
+    let left: Vec<String> = cri.list().await?.into_iter().map(|image| image.id).collect();
+    ensure!(left == [by_id.config.digest.clone()], "left after the removal: {left:?}");
+    Ok(())
+}
+
+async fn without_documents(bed: Stage) -> Result<()> {
+    let drayd = stage::bare(&bed).await?;
+    let probe = bed.containerd.probe();
+    let target =
+        Descriptor { digest: digest(b"a manifest that nobody has"), ..bed.images.two.target.clone() };
+    let [removed, with_it] = ["gone.example/app:1", "gone.example/app:2"];
+    for name in [removed, with_it] {
+        probe.tag(name, &target).await?;
+    }
+    ensure!(drayd.cri().image(removed).await?.is_none(), "an image without documents is shown");
+    drayd.cri().remove(removed).await?;
+    let records: Vec<String> = probe.state().await?.images.into_keys().collect();
+    ensure!(records.is_empty(), "left after the removal: {records:?}");
     Ok(())
 }
 

@@ -11,21 +11,22 @@ use drayd_tests::suite::Suite;
 use serde_json::json;
 use tonic::Code;
 
-use crate::stage::{Stage, refused};
+use crate::ANY;
+use crate::stage::{Stage, reach, refused};
 
 /// Serves an image in a broken way.
 type Breakage = fn(&Scripted, &mut Image);
 
 const CASES: [(&str, Breakage, Code, &str); 16] = [
     ("config-bytes", config_bytes, Code::DataLoss, "the bytes do not match the digest"),
-    ("config-short", config_stated_longer, Code::Unknown, "bytes, but"),
-    ("config-long", config_sent_longer, Code::Unknown, "longer than its descriptor says"),
+    ("config-short", config_stated_longer, Code::DataLoss, "the descriptor says"),
+    ("config-long", config_sent_longer, Code::DataLoss, "bytes, the host sends"),
     ("config-absent", config_absent, Code::NotFound, "404 Not Found"),
     ("config-no-json", config_no_json, Code::FailedPrecondition, "the image's config"),
     ("layer-bytes", layer_bytes, Code::DataLoss, "the bytes do not match the digest"),
     ("layer-absent", layer_absent, Code::NotFound, "404 Not Found"),
     ("layer-html", layer_html, Code::Unknown, "HTML page"),
-    ("layer-long", layer_sent_longer, Code::Unknown, "longer than its descriptor says"),
+    ("layer-long", layer_sent_longer, Code::DataLoss, "bytes, the host sends"),
     ("diff-id", other_diff_id, Code::DataLoss, "but the image config says"),
     ("no-gzip", layer_no_gzip, Code::Unknown, "cannot unpack the image"),
     ("counts", one_diff_id_less, Code::FailedPrecondition, "lists 2 layers, the image config 1 diff IDs"),
@@ -37,6 +38,9 @@ const CASES: [(&str, Breakage, Code, &str); 16] = [
 
 pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_broken_image_is_refused_by_its_code_and_leaves_nothing", broken);
+    if release == ANY {
+        suite.check(release, "bytes_of_another_digest_are_blamed_on_the_host_that_sent_them", blames);
+    }
 }
 
 async fn broken(bed: Arc<Bed>) -> Result<()> {
@@ -54,6 +58,24 @@ async fn broken(bed: Arc<Bed>) -> Result<()> {
         }
     }
     anyhow::ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
+}
+
+async fn blames(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "blames").await?;
+    let mirror = Scripted::start().await?;
+    let keys = format!("[host.\"http://{}\"]\ncapabilities = [\"pull\"]\n", mirror.address());
+    reach(&stage.bed, stage.registry.address(), &keys)?;
+    for (name, of_layer) in [("blamed-layer", true), ("blamed-config", false)] {
+        let image = Image::new(name, 1, 8)?;
+        image.serve(&stage.registry);
+        let blob = if of_layer { &image.layers[0] } else { &image.config };
+        let reply = Reply::ok("application/octet-stream", &flipped(&blob.bytes));
+        mirror.on("GET", &blob.path(name), move |_, _| reply.clone());
+        let blamed = format!("{} from {}: the bytes do not match the digest", blob.digest, mirror.address());
+        refused(name, stage.pull(&image.reference(&stage.registry)).await, Code::DataLoss, &[&blamed])?;
+        stage.left_nothing().await?;
+    }
     Ok(())
 }
 

@@ -23,6 +23,7 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_body_that_stalls_is_unavailable_after_the_progress_timeout", stalls);
     if release == ANY {
         suite.check(release, "a_layer_that_never_gets_further_is_unavailable", barren);
+        suite.check(release, "a_registry_that_is_asked_too_often_is_asked_a_few_times_more", too_often);
         suite.check(release, "a_server_error_is_outlived_by_every_request", fails_once);
         suite.check(release, "one_download_at_a_time_means_one", one_at_a_time);
     }
@@ -103,10 +104,24 @@ async fn barren(bed: Arc<Bed>) -> Result<()> {
     });
     let (pulled, took) = timed(stage.pull(&image.reference(&stage.registry))).await;
     refused("barren", pulled, Code::Unavailable, &[])?;
-    ensure!(took < Duration::from_secs(5), "took {took:?}");
+    // Between them a pause of a tenth of a second, doubled each time.
+    ensure!((0.7..5.0).contains(&took.as_secs_f64()), "took {took:?}");
     // One that brought something, and three in a row that did not.
     let asked = stage.registry.asked("GET", &path).len();
     ensure!(asked == 4, "asked {asked} times");
+    stage.left_nothing().await
+}
+
+async fn too_often(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "too-often").await?;
+    let image = Image::new("too-often", 1, 8)?;
+    image.serve(&stage.registry);
+    let path = image.layers[0].path("too-often");
+    stage.registry.on("GET", &path, |_, _| Reply::status(429));
+    let pulled = stage.pull(&image.reference(&stage.registry)).await;
+    refused("too often", pulled, Code::ResourceExhausted, &["429", "after 5 tries"])?;
+    let asked = stage.registry.asked("GET", &path).len();
+    ensure!(asked == 5, "asked {asked} times");
     stage.left_nothing().await
 }
 

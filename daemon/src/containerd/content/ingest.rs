@@ -1,10 +1,13 @@
 //! Writing a blob: an ingest is opened under its ref, continues where an earlier writer stopped, and ends in a commit
-//! that proves size and digest. Dropping it leaves the bytes for the next writer to continue.
+//! that proves size and digest. Dropping it leaves the bytes for the next writer to continue. Every wait for containerd
+//! ends: a frozen one, or one that hangs in a sync to disk, is [`Kind::Deadline`].
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use containerd_client::services::v1::{AbortRequest, WriteAction, WriteContentRequest, WriteContentResponse};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
@@ -16,13 +19,39 @@ const IN_FLIGHT: usize = 3;
 /// Bytes per write message: larger ones gained nothing when measured, smaller ones cost throughput.
 pub const PIECE: usize = 1 << 20;
 
+/// For opening an ingest. On top comes the time of [`SLOW_DISK`] for the whole blob: containerd reads what an earlier
+/// writer left to hash it.
+const OPEN_DEADLINE: Duration = Duration::from_secs(30);
+/// For a piece that was sent: how long nothing at all may be acknowledged. Writes go to the page cache; they wait for a
+/// disk only when that is full, and then still move.
+const WRITE_DEADLINE: Duration = Duration::from_secs(60);
+/// For a commit, which takes in all that is on its way and syncs the file. On top comes the time of [`SLOW_DISK`].
+const COMMIT_DEADLINE: Duration = Duration::from_secs(60);
+/// For containerd to let go of an ingest that is left. It has nothing to do for that.
+const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
+/// Bytes per second of the slowest disk that is waited for: a worn-out SD card or a throttled network disk.
+const SLOW_DISK: u64 = 20_000_000;
+/// Most time that a size is given: as long as applying a layer may take. Sizes are what a manifest claims.
+const SLOWEST: Duration = Duration::from_secs(3600);
+
 /// What opening an ingest ended in.
 #[derive(Debug)]
 pub enum Opened {
     /// The blob is in the store already; it is now held by the lease, too.
     Present,
+    /// Another writer has the ingest open.
+    Locked,
     /// The ingest is ours to continue.
     Ingest(Box<Ingest>),
+}
+
+/// What a commit ended in. Either way the blob is in the store, and held by the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committed {
+    /// By this ingest, with its labels.
+    Now,
+    /// By somebody else before; the labels of this commit were not set.
+    Before,
 }
 
 /// An open ingest.
@@ -34,12 +63,15 @@ pub struct Ingest {
     offset: u64,
     requests: mpsc::Sender<WriteContentRequest>,
     replies: Streaming<WriteContentResponse>,
+    /// Messages that containerd has not answered yet; it answers each.
+    unanswered: usize,
+    /// When the last answer came, or, if none was due, when the message after it was sent.
+    moved: Instant,
 }
 
 impl Containerd {
-    /// Opens the ingest `reference` for the blob. [`Kind::Locked`] if another writer has it open.
+    /// Opens the ingest `reference` for the blob.
     pub async fn open_ingest(&self, reference: &str, blob: &Descriptor) -> Result<Opened, Error> {
-        let failed = |status| Error::new("open ingest", reference, &status);
         let (requests, queue) = mpsc::channel(IN_FLIGHT);
         let open = WriteContentRequest {
             action: WriteAction::Stat.into(),
@@ -51,13 +83,18 @@ impl Containerd {
         // The queue is empty, so the first message never waits.
         let _ = requests.try_send(open);
         let request = self.stream_request(ReceiverStream::new(queue));
-        let opened = async {
+        let opening = async {
             let mut replies = self.content_client().write(request).await?.into_inner();
             let first = replies.message().await?;
             Ok((replies, first))
         };
-        match opened.await.map_err(failed) {
+        let limit = OPEN_DEADLINE + on_a_slow_disk(blob.size);
+        let Ok(opened) = timeout(limit, opening).await else {
+            return Err(Error::late("open ingest", reference, limit));
+        };
+        match opened.map_err(|status| Error::of_open(reference, &status)) {
             Err(error) if error.kind() == Kind::AlreadyExists => Ok(Opened::Present),
+            Err(error) if error.kind() == Kind::Locked => Ok(Opened::Locked),
             Err(error) => Err(error),
             Ok((_, None)) => {
                 Err(Error::unexpected("open ingest", reference, "the stream ended without an answer"))
@@ -69,6 +106,8 @@ impl Containerd {
                 offset: u64::try_from(first.offset).unwrap_or(0),
                 requests,
                 replies,
+                unanswered: 0,
+                moved: Instant::now(),
             }))),
         }
     }
@@ -110,9 +149,28 @@ impl Ingest {
         self.offset = 0;
     }
 
-    /// Proves size and digest and makes the blob visible with these labels. A digest mismatch is
-    /// [`Kind::Refused`]; the ingest is then gone.
-    pub async fn commit(mut self, labels: HashMap<String, String>) -> Result<(), Error> {
+    /// Returns when the ingest can take no more: containerd went away, gave the ingest up, or does not acknowledge
+    /// what was written. For whoever waits for bytes from elsewhere in between.
+    pub async fn broken(&mut self) -> Error {
+        loop {
+            if let Err(error) = self.answered().await {
+                return error;
+            }
+        }
+    }
+
+    /// Leaves the ingest to the next writer and returns when it can be opened again.
+    pub async fn leave(self) {
+        let Self { requests, mut replies, .. } = self;
+        drop(requests);
+        let ended = async { while let Ok(Some(_)) = replies.message().await {} };
+        // One that takes longer is found locked, and waited for.
+        let _ = timeout(LEAVE_DEADLINE, ended).await;
+    }
+
+    /// Proves size and digest and makes the blob visible with these labels. [`Kind::Mismatch`] if they are others; the
+    /// ingest is then still there.
+    pub async fn commit(mut self, labels: HashMap<String, String>) -> Result<Committed, Error> {
         let message = WriteContentRequest {
             action: WriteAction::Commit.into(),
             total: wire(self.total),
@@ -121,19 +179,23 @@ impl Ingest {
             labels,
             ..WriteContentRequest::default()
         };
-        let committed = match self.send(message).await {
-            Ok(()) => self.committed().await,
-            Err(error) => Err(error),
+        let limit = COMMIT_DEADLINE + on_a_slow_disk(self.total);
+        let committing = async {
+            self.send(message).await?;
+            self.committed().await
         };
-        match committed {
-            Err(error) if error.kind() == Kind::AlreadyExists => Ok(()),
-            other => other,
+        match timeout(limit, committing).await {
+            Err(_) => Err(Error::late("commit blob", self.digest.as_str(), limit)),
+            Ok(Err(error)) if error.kind() == Kind::AlreadyExists => Ok(Committed::Before),
+            Ok(other) => other.map(|()| Committed::Now),
         }
     }
 
+    /// Not by way of [`Ingest::answered`]: a commit has more time than a write.
     async fn committed(&mut self) -> Result<(), Error> {
         loop {
-            match self.replies.message().await.map_err(|status| self.error(&status))? {
+            let reply = self.replies.message().await;
+            match reply.map_err(|status| Error::of_commit(self.digest.as_str(), &status))? {
                 Some(reply) if reply.action() == WriteAction::Commit => return Ok(()),
                 Some(_) => {}
                 None => return Err(self.ended()),
@@ -143,30 +205,44 @@ impl Ingest {
 
     /// Queues a message while taking in the replies, which would otherwise fill the stream's window.
     async fn send(&mut self, message: WriteContentRequest) -> Result<(), Error> {
-        loop {
+        let requests = self.requests.clone();
+        let permit = loop {
             tokio::select! {
-                permit = self.requests.reserve() => {
-                    if let Ok(permit) = permit {
-                        permit.send(message);
-                        return Ok(());
-                    }
-                    // The stream is closed: its last reply says why.
-                    return Err(match self.replies.message().await {
-                        Err(status) => self.error(&status),
-                        Ok(_) => self.ended(),
-                    });
-                }
-                reply = self.replies.message() => {
-                    if reply.map_err(|status| self.error(&status))?.is_none() {
-                        return Err(self.ended());
-                    }
-                }
+                permit = requests.reserve() => break permit,
+                answered = self.answered() => answered?,
             }
+        };
+        let Ok(permit) = permit else {
+            // The stream is closed: its last reply says why.
+            return Err(self.broken().await);
+        };
+        permit.send(message);
+        if self.unanswered == 0 {
+            self.moved = Instant::now();
         }
+        self.unanswered += 1;
+        Ok(())
     }
 
-    fn error(&self, status: &tonic::Status) -> Error {
-        Error::new("write blob", self.digest.as_str(), status)
+    /// Takes in the next reply, which has a deadline if one is due.
+    async fn answered(&mut self) -> Result<(), Error> {
+        let reply = if self.unanswered == 0 {
+            self.replies.message().await
+        } else {
+            match timeout_at(self.moved + WRITE_DEADLINE, self.replies.message()).await {
+                Ok(reply) => reply,
+                Err(_) => return Err(Error::late("write blob", self.digest.as_str(), WRITE_DEADLINE)),
+            }
+        };
+        match reply {
+            Ok(Some(_)) => {
+                self.unanswered = self.unanswered.saturating_sub(1);
+                self.moved = Instant::now();
+                Ok(())
+            }
+            Ok(None) => Err(self.ended()),
+            Err(status) => Err(Error::new("write blob", self.digest.as_str(), &status)),
+        }
     }
 
     fn ended(&self) -> Error {
@@ -175,7 +251,24 @@ impl Ingest {
     }
 }
 
+/// How long the slowest disk takes for so many bytes.
+fn on_a_slow_disk(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / SLOW_DISK).min(SLOWEST)
+}
+
 /// Sizes are signed on the wire; no blob is that large.
 fn wire(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_blob_has_more_time_and_none_has_time_without_end() {
+        for (bytes, seconds) in [(0, 0), (19_999_999, 0), (2_000_000_000, 100), (u64::MAX, 3600)] {
+            assert_eq!(on_a_slow_disk(bytes), Duration::from_secs(seconds), "{bytes}");
+        }
+    }
 }

@@ -2,20 +2,17 @@
 
 use serde_json::{Map, Value};
 
-use super::shape::Object;
-use super::{DocumentError, read};
+use super::shape::{Object, RawPlatform};
+use super::{DocumentError, MAX_CONFIG, platform, read};
 use crate::oci::chain::DiffId;
 use crate::oci::excerpt::excerpt;
+use crate::oci::platform::Platform;
 
 /// The part of an image config that a pull and the CRI answers need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Operating system; empty in configs of old tools.
-    pub os: String,
-    /// Processor architecture; empty in configs of old tools.
-    pub architecture: String,
-    /// Level of the architecture.
-    pub variant: Option<String>,
+    /// What the image runs on; without names in configs of old tools.
+    pub platform: Platform,
     /// Whom containers run as, `user[:group]` by name or number; empty for root.
     pub user: String,
     /// The layers' diff IDs, lowest first.
@@ -30,14 +27,18 @@ const MAX_LISTED: usize = 8;
 impl Config {
     /// Reads an image config; of other configs it says what they look like, since their media type often does not.
     pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
-        let raw: RawConfig = read(bytes)?;
+        let raw: RawConfig = read(bytes, MAX_CONFIG)?;
         let Some(Object(rootfs)) = raw.rootfs else {
-            return Err(DocumentError::NotAnImage { found: fields(&read(bytes)?) });
+            return Err(DocumentError::NotAnImage { found: fields(&read(bytes, MAX_CONFIG)?) });
         };
         Ok(Self {
-            os: raw.os.unwrap_or_default(),
-            architecture: raw.architecture.unwrap_or_default(),
-            variant: raw.variant.filter(|variant| !variant.is_empty()),
+            platform: platform(RawPlatform {
+                os: raw.os,
+                architecture: raw.architecture,
+                variant: raw.variant,
+                os_version: raw.os_version,
+                os_features: raw.os_features,
+            }),
             user: raw.config.and_then(|Object(config)| config.user).unwrap_or_default(),
             diff_ids: diff_ids(&rootfs.diff_ids.unwrap_or_default())?,
             rootfs_type: rootfs.kind.filter(|kind| !kind.is_empty()),
@@ -50,6 +51,10 @@ struct RawConfig {
     os: Option<String>,
     architecture: Option<String>,
     variant: Option<String>,
+    #[serde(rename = "os.version")]
+    os_version: Option<String>,
+    #[serde(rename = "os.features")]
+    os_features: Option<Vec<String>>,
     config: Option<Object<RawContainer>>,
     rootfs: Option<Object<RawRootfs>>,
 }

@@ -55,7 +55,6 @@ pub(super) struct RawDescriptor {
     /// Any value, so that the error about a wrong one can name its descriptor.
     pub(super) size: Option<serde_json::Value>,
     pub(super) annotations: Option<BTreeMap<String, Option<String>>>,
-    pub(super) urls: Option<Vec<String>>,
     pub(super) platform: Option<Object<RawPlatform>>,
     pub(super) artifact_type: Option<String>,
 }

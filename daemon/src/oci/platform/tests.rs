@@ -21,7 +21,6 @@ fn entry(platform: Option<Platform>) -> IndexEntry {
         digest: Digest::of(format!("{platform:?}").as_bytes()),
         size: 1,
         annotations: BTreeMap::new(),
-        urls: Vec::new(),
     };
     IndexEntry { descriptor, platform, artifact_type: None }
 }

@@ -1,13 +1,18 @@
 use super::*;
 
+fn read(text: &str, domain: &str) -> Reading {
+    parse(Path::new("/c/hosts.toml"), text, domain, |_| Err(io::ErrorKind::NotFound.into()))
+}
+
 fn parsed(text: &str) -> Vec<Host> {
-    parse(Path::new("/c/hosts.toml"), text, "reg.test:5000").unwrap()
+    read(text, "reg.test:5000").hosts().unwrap()
 }
 
 fn refused(text: &str) -> String {
-    parse(Path::new("/c/hosts.toml"), text, "reg.test").unwrap_err().to_string()
+    read(text, "reg.test").hosts().unwrap_err().to_string()
 }
 
+/// Fault 33.
 #[test]
 fn mirrors_keep_the_order_of_the_file_and_the_registry_comes_last() {
     let hosts = parsed("[host.'https://z']\n[host.'http://a:1/p']\n[host.'m']\n");
@@ -21,6 +26,23 @@ fn mirrors_keep_the_order_of_the_file_and_the_registry_comes_last() {
     assert_eq!(hosts[3].namespace, None);
 }
 
+/// Fault 38.
+#[test]
+fn keys_without_any_host_are_for_the_registry_itself() {
+    for (text, authority) in [
+        ("skip_verify = true", "reg.test:5000"),
+        ("server = 'https://reg.test:5000'\nskip_verify = true", "reg.test:5000"),
+        ("server = 'https://other.test'\nskip_verify = true", "other.test"),
+    ] {
+        let hosts = parsed(text);
+        assert_eq!(hosts.len(), 1);
+        assert_eq!(hosts[0].authority, authority);
+        assert!(hosts[0].tls.skip_verify);
+    }
+    assert!(refused("ca = 'no.crt'").contains("a certificate cannot be used"));
+}
+
+/// Fault 34.
 #[test]
 fn server_replaces_the_registry_itself() {
     let hosts = parsed("server = 'https://mirror.test'");
@@ -30,6 +52,7 @@ fn server_replaces_the_registry_itself() {
     assert!(parsed("server = 'http://reg.test:5000'")[0].own);
 }
 
+/// Fault 51.
 #[test]
 fn keys_cover_their_own_host_only() {
     let hosts = parsed(
@@ -75,6 +98,7 @@ fn a_plain_address_with_tls_keys_is_tried_with_tls() {
     }
 }
 
+/// Fault 39.
 #[test]
 fn a_broken_file_is_refused_with_its_line() {
     for (text, expected) in [
@@ -95,11 +119,32 @@ fn a_broken_file_is_refused_with_its_line() {
     }
 }
 
+/// Fault 49.
 #[test]
 fn certificates_lie_beside_the_file() {
-    let error = parse(Path::new("/nowhere/h/hosts.toml"), "ca = ['reg.crt']", "reg.test").unwrap_err();
-    let HostsError::Tls(TlsError::Read { path, .. }) = error else { panic!("{error}") };
-    assert_eq!(path, Path::new("/nowhere/h/reg.crt"));
+    for (text, expected) in [
+        ("server = 'x'\nca = ['reg.crt']", "/c/reg.crt"),
+        ("server = 'x'\nca = '/d/reg.crt'", "/d/reg.crt"),
+        ("server = 'x'\nclient = 'c.pem'", "/c/c.pem"),
+        ("server = 'x'\nclient = [['c.pem', 'sub/c.key']]", "/c/sub/c.key"),
+    ] {
+        let error = read(text, "reg.test").hosts().unwrap_err();
+        let HostsError::Certificate { line: 2, source: TlsError::Read { path, .. }, .. } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(path, Path::new(expected), "{text}");
+    }
+}
+
+#[test]
+fn every_mistake_is_told_in_the_order_of_the_file() {
+    let text = "server = 1\nfoo = 1\nskip_verify = 'x'\n[host.'a']\ncapabilities = ['fly']\nca = 'no.crt'\nbar = 1\n\
+                [host.'ftp://b']\n";
+    let reading = read(text, "reg.test");
+    assert_eq!(reading.mistakes.iter().map(HostsError::line).collect::<Vec<_>>(), [1, 3, 5, 6, 8]);
+    assert_eq!(reading.unknown, [(2, "foo".to_owned()), (7, "bar".to_owned())]);
+    // What containerd passes over does not fail a pull.
+    assert_eq!(parsed("foo = 1").len(), 1);
 }
 
 #[test]

@@ -16,6 +16,7 @@ async fn bearer_registry(tokens: &Fake, blob: &'static str) -> Fake {
     .await
 }
 
+/// Fault 20.
 #[tokio::test]
 async fn one_token_and_one_refusal_serve_a_whole_pull() {
     let tokens = Fake::start(|_| Reply::ok(r#"{"token":"canary-token","expires_in":300}"#)).await;
@@ -65,6 +66,7 @@ async fn a_password_goes_by_form_first_and_by_basic_where_that_is_unknown() {
     }
 }
 
+/// Fault 18.
 #[tokio::test]
 async fn a_token_that_died_in_the_cache_is_replaced_within_the_call() {
     let tokens = Fake::start(|_| Reply::ok(r#"{"token":"canary-token","expires_in":300}"#)).await;
@@ -99,6 +101,7 @@ async fn refused_credentials_are_unauthorized_and_shown_nowhere() {
     }
 }
 
+/// Fault 14.
 #[tokio::test]
 async fn an_answer_without_a_token_is_unauthorized() {
     for body in ["{}", r#"{"token":""}"#, "[]", "<html>", r#"{"token":7}"#] {
@@ -187,4 +190,122 @@ async fn a_demand_that_is_out_of_date_is_given_up() {
     for succeeds in [false, true, true, true] {
         assert_eq!(registry.resolve(&repository, "1", &login).await.is_ok(), succeeds);
     }
+}
+
+/// Fault 13.
+#[tokio::test]
+async fn a_scope_with_a_comma_reaches_the_token_server_whole() {
+    for challenge in [
+        r#"Bearer realm="http://HOST/t",service="s",scope="repository:a/b:pull,push""#,
+        r#"Bearer realm="http://HOST/t",scope="repository:a/b:pull,push",service="s""#,
+    ] {
+        let tokens = Fake::start(|_| Reply::ok(r#"{"token":"canary-token"}"#)).await;
+        let challenge = challenge.replace("HOST", &tokens.authority());
+        let fake = Fake::start(move |request| match request.header("authorization") {
+            Some(_) => manifest(),
+            None => Reply::status(401).header("www-authenticate", &challenge),
+        })
+        .await;
+        registry().resolve(&repository(&fake), "1", &Credentials::anonymous()).await.unwrap();
+        let asked = tokens.received()[0].line();
+        assert_eq!(asked, "GET /t?service=s&scope=repository%3Aa%2Fb%3Apull%2Cpush");
+    }
+}
+
+/// Fault 14.
+#[tokio::test]
+async fn a_token_is_taken_under_either_name() {
+    for body in [
+        r#"{"token":"canary-token"}"#,
+        r#"{"access_token":"canary-token"}"#,
+        r#"{"token":"other","access_token":"canary-token"}"#,
+        r#"{"token":"canary-token","access_token":""}"#,
+        r#"{"token":"canary-token","access_token":null}"#,
+    ] {
+        let tokens = Fake::start(move |_| Reply::ok(body)).await;
+        let fake = bearer_registry(&tokens, "").await;
+        registry().resolve(&repository(&fake), "1", &Credentials::anonymous()).await.unwrap();
+    }
+}
+
+/// Fault 17.
+#[tokio::test]
+async fn no_lifetime_of_a_token_makes_a_storm_of_requests() {
+    for expires in [
+        "",
+        r#","expires_in":0"#,
+        r#","expires_in":-1"#,
+        r#","expires_in":4000000000"#,
+        r#","expires_in":"5""#,
+        r#","expires_in":{}"#,
+    ] {
+        let body = format!(r#"{{"token":"canary-token"{expires}}}"#);
+        let tokens = Fake::start(move |_| Reply::ok(&body)).await;
+        let fake = bearer_registry(&tokens, "layer").await;
+        let (registry, repository, login) = (registry(), repository(&fake), Credentials::anonymous());
+        for _ in 0..5 {
+            registry.resolve(&repository, "1", &login).await.unwrap();
+            registry.open(&repository, &blob_of(b"layer"), 0, &login).await.unwrap();
+        }
+        assert_eq!(tokens.received().len(), 1, "{expires}");
+    }
+}
+
+/// Fault 18.
+#[tokio::test]
+async fn a_token_is_renewed_before_it_expires() {
+    let tokens = Fake::start(|_| Reply::ok(r#"{"token":"canary-token","expires_in":1}"#)).await;
+    let fake = bearer_registry(&tokens, "layer").await;
+    let (registry, repository, login) = (registry(), repository(&fake), Credentials::anonymous());
+    registry.resolve(&repository, "1", &login).await.unwrap();
+    let asked = fake.received().len();
+    tokio::time::sleep(Duration::from_millis(950)).await;
+    registry.open(&repository, &blob_of(b"layer"), 0, &login).await.unwrap();
+    // One request, with the new token: the registry never saw the old one again.
+    assert_eq!((fake.received().len() - asked, tokens.received().len()), (1, 2));
+}
+
+/// Fault 19.
+#[tokio::test]
+async fn each_repository_has_a_token_of_its_own() {
+    let tokens = Fake::start(|request| {
+        let repository = if request.line().contains("a%2Fb") { "ab" } else { "cd" };
+        Reply::ok(&format!(r#"{{"token":"{repository}"}}"#))
+    })
+    .await;
+    let realm = tokens.authority();
+    let fake = Fake::start(move |request| {
+        let (path, token) =
+            if request.path().starts_with("/v2/a/b/") { ("a/b", "ab") } else { ("c/d", "cd") };
+        match request.header("authorization") {
+            Some(given) if given == format!("Bearer {token}") => manifest(),
+            given => {
+                let error = if given.is_some() { r#",error="insufficient_scope""# } else { "" };
+                let challenge =
+                    format!(r#"Bearer realm="http://{realm}/",scope="repository:{path}:pull"{error}"#);
+                Reply::status(401).header("www-authenticate", &challenge)
+            }
+        }
+    })
+    .await;
+    let registry = registry();
+    for path in ["a/b", "c/d", "a/b", "c/d"] {
+        let repository = Repository { path: path.into(), ..repository(&fake) };
+        registry.resolve(&repository, "1", &Credentials::anonymous()).await.unwrap();
+    }
+    assert_eq!(tokens.received().len(), 2);
+    assert_eq!(fake.received().len(), 6);
+}
+
+/// Fault 29.
+#[tokio::test]
+async fn the_realm_is_used_as_it_is_announced_and_only_after_a_refusal() {
+    let tokens = Fake::start(|_| Reply::ok(r#"{"token":"canary-token"}"#)).await;
+    let fake = bearer_registry(&tokens, "").await;
+    registry().resolve(&repository(&fake), "1", &Credentials::anonymous()).await.unwrap();
+    assert!(tokens.received()[0].line().starts_with("GET /token?x=1&service=svc&scope="));
+    let open = Fake::start(|_| manifest()).await;
+    registry().resolve(&repository(&open), "1", &password()).await.unwrap();
+    assert_eq!((open.received().len(), tokens.received().len()), (1, 1));
+    assert_eq!(open.received()[0].header("authorization"), None);
 }

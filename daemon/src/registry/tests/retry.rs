@@ -179,12 +179,13 @@ async fn mute() -> (String, tokio::task::JoinHandle<()>) {
 async fn a_host_that_takes_connections_and_stays_silent_is_given_up_after_the_response_timeout() {
     let (authority, _holding) = mute().await;
     let fake = Fake::start(|_| manifest()).await;
-    let directory = tempfile::tempdir().unwrap();
-    std::fs::create_dir(directory.path().join(fake.authority())).unwrap();
+    let hosts = Hosts::new();
     for scheme in ["http", "https"] {
-        let file = format!("server = '{}'\n[host.'{scheme}://{authority}']", plain(&fake));
-        std::fs::write(directory.path().join(fake.authority()).join("hosts.toml"), file).unwrap();
-        let registry = Registry::new(config(vec![directory.path().into()])).unwrap();
+        hosts.write(
+            &fake.authority(),
+            &format!("server = '{}'\n[host.'{scheme}://{authority}']", plain(&fake)),
+        );
+        let registry = hosts.registry();
         let began = Instant::now();
         registry.resolve(&repository(&fake), "1", &Credentials::anonymous()).await.unwrap();
         // The time for the connection alone is three times that.

@@ -264,6 +264,6 @@ async fn a_call_that_is_dropped_loses_nothing() {
 async fn a_body_that_is_longer_than_its_blob_is_refused() {
     let fake = Fake::start(|_| Reply { length: None, ..Reply::ok("0123456789+") }).await;
     let error = fetched(&fake, WHOLE, 0).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Answer);
-    assert!(error.to_string().contains("longer than its descriptor says"), "{error}");
+    assert_eq!(error.kind(), Kind::Size);
+    assert!(error.to_string().contains("the descriptor says 10 bytes, the host sends 11"), "{error}");
 }

@@ -97,8 +97,8 @@ async fn a_body_that_is_cut_or_too_long_is_an_error() {
     for (reply, kind, transient) in [
         (cut(Some(10), "01234"), Kind::Unavailable, true),
         (cut(None, "01234"), Kind::Unavailable, true),
-        (cut(None, "0123456789+"), Kind::Answer, false),
-        (cut(Some(11), "0123456789+"), Kind::Answer, false),
+        (cut(None, "0123456789+"), Kind::Size, false),
+        (cut(Some(11), "0123456789+"), Kind::Size, false),
     ] {
         let fake = Fake::start(move |_| reply.clone()).await;
         let opened =

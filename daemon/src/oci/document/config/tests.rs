@@ -14,6 +14,8 @@ fn a_config_is_read_whole() {
         "architecture": "arm64",
         "variant": "v8",
         "os": "linux",
+        "os.version": "5.10",
+        "os.features": ["kvm"],
         "config": { "User": "1000:1000", "Cmd": null, "Volumes": null, "Labels": { "a": "b" } },
         "rootfs": { "type": "layers", "diff_ids": [digest("low").as_str(), digest("high").as_str()] },
         "history": [{ "empty_layer": true }]
@@ -21,9 +23,13 @@ fn a_config_is_read_whole() {
     assert_eq!(
         config(&value),
         Ok(Config {
-            os: "linux".to_owned(),
-            architecture: "arm64".to_owned(),
-            variant: Some("v8".to_owned()),
+            platform: Platform {
+                os: "linux".to_owned(),
+                architecture: "arm64".to_owned(),
+                variant: Some("v8".to_owned()),
+                os_version: Some("5.10".to_owned()),
+                os_features: vec!["kvm".to_owned()],
+            },
             user: "1000:1000".to_owned(),
             diff_ids: vec![DiffId(digest("low")), DiffId(digest("high"))],
             rootfs_type: Some("layers".to_owned()),
@@ -34,9 +40,13 @@ fn a_config_is_read_whole() {
 #[test]
 fn a_config_with_null_or_missing_fields_is_read_as_empty() {
     let empty = Config {
-        os: String::new(),
-        architecture: String::new(),
-        variant: None,
+        platform: Platform {
+            os: String::new(),
+            architecture: String::new(),
+            variant: None,
+            os_version: None,
+            os_features: Vec::new(),
+        },
         user: String::new(),
         diff_ids: Vec::new(),
         rootfs_type: None,

@@ -1,0 +1,246 @@
+//! Download slots: how many layers are open at once on this node, and whose turn it is. A hard limit, shared fairly:
+//!
+//! - within a pull the lowest layers come first, since they can be unpacked first;
+//! - a free slot goes to the pull that has the fewest, among equals to the one that has waited longest for its last;
+//! - while a pull that has none waits, a slot that was held for [`SLICE`] is asked back, from the pull that holds most.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How long a slot is held at least. Asking one back costs a request for the rest of the layer: little beside this.
+const SLICE: Duration = Duration::from_secs(10);
+/// Between two looks of a pull without a slot whether one can be asked back.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The slots of one node.
+#[derive(Debug)]
+pub struct Slots(
+    /// Guards who waits and who holds; never held across an await.
+    Mutex<Queue>,
+);
+
+/// The places of one pull.
+#[derive(Debug)]
+pub struct Line {
+    slots: Arc<Slots>,
+    number: u64,
+    next: u64,
+}
+
+/// One layer's place. Given up when dropped.
+#[derive(Debug)]
+pub struct Place {
+    slots: Arc<Slots>,
+    key: Key,
+    /// Rings when the standing of this place may have changed.
+    bell: Arc<Notify>,
+}
+
+/// Line, and rank in it.
+type Key = (u64, u64);
+
+#[derive(Debug)]
+struct Queue {
+    limit: usize,
+    places: BTreeMap<Key, (Standing, Arc<Notify>)>,
+    /// When each line got its last slot, as a count of all slots given; a line without one has waited longest.
+    served: HashMap<u64, u64>,
+    given: u64,
+    lines: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Does not know yet whether it needs a slot; those above it wait until it does.
+    Asking,
+    /// Waits for something else, which may take long; those above it go before it.
+    Aside,
+    /// Waits for a slot.
+    Waiting,
+    /// Holds one.
+    Open { since: Instant, asked_back: AskedBack },
+}
+
+/// Whether a slot is to be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AskedBack {
+    No,
+    Yes,
+    /// It would be of no use: its transfer would start anew.
+    Never,
+}
+
+impl Slots {
+    /// So many slots; `None` is no limit.
+    pub fn new(limit: Option<NonZeroUsize>) -> Arc<Self> {
+        let limit = limit.map_or(usize::MAX, NonZeroUsize::get);
+        let (places, served) = (BTreeMap::new(), HashMap::new());
+        Arc::new(Self(Mutex::new(Queue { limit, places, served, given: 0, lines: 0 })))
+    }
+
+    /// The line of a new pull.
+    pub fn line(self: &Arc<Self>) -> Line {
+        let mut queue = self.queue();
+        queue.lines += 1;
+        Line { slots: Arc::clone(self), number: queue.lines, next: 0 }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    /// A place behind all that were taken before.
+    pub fn place(&mut self) -> Place {
+        let (key, bell) = ((self.number, self.next), Arc::new(Notify::new()));
+        self.next += 1;
+        self.slots.queue().places.insert(key, (Standing::Asking, Arc::clone(&bell)));
+        Place { slots: Arc::clone(&self.slots), key, bell }
+    }
+}
+
+impl Place {
+    /// Waits for something else than a slot: gives back the one it holds, and lets the places above go first.
+    pub fn step_aside(&self) {
+        self.stand(Standing::Aside);
+    }
+
+    /// Whether it holds a slot, or gets one now. If not, it is in line for one from here on.
+    pub fn try_open(&self) -> bool {
+        if !self.is_open() {
+            self.stand(Standing::Waiting);
+        }
+        self.is_open()
+    }
+
+    /// Gives its slot back and goes in line for one again.
+    pub fn give_back(&self) {
+        self.stand(Standing::Waiting);
+    }
+
+    /// Waits for a slot.
+    pub async fn open(&self) {
+        while !self.try_open() {
+            let ring = tokio::time::timeout(LOOK, self.bell.notified()).await;
+            if ring.is_err() {
+                self.slots.queue().ask_back(self.key, Instant::now());
+            }
+        }
+    }
+
+    /// Returns when the slot that it holds is to be given back.
+    pub async fn asked_back(&self) {
+        let asked_back = |queue: &Queue| {
+            matches!(queue.standing(self.key), Some(Standing::Open { asked_back: AskedBack::Yes, .. }))
+        };
+        while !asked_back(&self.slots.queue()) {
+            self.bell.notified().await;
+        }
+    }
+
+    /// Keeps the slot from being asked back, for a host that cannot continue where it stopped.
+    pub fn keep(&self) {
+        let mut queue = self.slots.queue();
+        if let Some((Standing::Open { asked_back, .. }, _)) = queue.places.get_mut(&self.key) {
+            *asked_back = AskedBack::Never;
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self.slots.queue().standing(self.key), Some(Standing::Open { .. }))
+    }
+
+    fn stand(&self, standing: Standing) {
+        let mut queue = self.slots.queue();
+        if let Some((own, _)) = queue.places.get_mut(&self.key) {
+            *own = standing;
+        }
+        queue.give(Instant::now());
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut queue = self.slots.queue();
+        queue.places.remove(&self.key);
+        if queue.places.range((self.key.0, 0)..=(self.key.0, u64::MAX)).next().is_none() {
+            queue.served.remove(&self.key.0);
+        }
+        queue.give(Instant::now());
+    }
+}
+
+impl Queue {
+    fn standing(&self, key: Key) -> Option<Standing> {
+        self.places.get(&key).map(|(standing, _)| *standing)
+    }
+
+    fn open(&self) -> impl Iterator<Item = (Key, Instant, AskedBack)> {
+        self.places.iter().filter_map(|(key, (standing, _))| match *standing {
+            Standing::Open { since, asked_back } => Some((*key, since, asked_back)),
+            _ => None,
+        })
+    }
+
+    fn open_in(&self, line: u64) -> usize {
+        self.open().filter(|((of, _), ..)| *of == line).count()
+    }
+
+    /// The place of each line that comes next; lines whose next place is still asking have none.
+    fn heads(&self) -> Vec<Key> {
+        let (mut heads, mut seen) = (Vec::new(), HashSet::new());
+        for (key, (standing, _)) in &self.places {
+            match standing {
+                Standing::Waiting if seen.insert(key.0) => heads.push(*key),
+                Standing::Asking => {
+                    seen.insert(key.0);
+                }
+                _ => {}
+            }
+        }
+        heads
+    }
+
+    /// Gives away what is free.
+    fn give(&mut self, now: Instant) {
+        while self.open().count() < self.limit {
+            let last = |line: &u64| self.served.get(line).copied().unwrap_or_default();
+            let next = self.heads().into_iter().min_by_key(|(line, _)| (self.open_in(*line), last(line)));
+            let Some(key) = next else { return };
+            self.given += 1;
+            self.served.insert(key.0, self.given);
+            if let Some((standing, bell)) = self.places.get_mut(&key) {
+                *standing = Standing::Open { since: now, asked_back: AskedBack::No };
+                bell.notify_one();
+            }
+        }
+    }
+
+    /// Asks one slot back for the line of `key` if it has none and no other is on its way to it.
+    fn ask_back(&mut self, key: Key, now: Instant) {
+        let starving = self.heads().iter().filter(|(line, _)| self.open_in(*line) == 0).count();
+        let coming = self.open().filter(|(_, _, asked_back)| *asked_back == AskedBack::Yes).count();
+        if self.open_in(key.0) > 0 || coming >= starving {
+            return;
+        }
+        let due = self.open().filter(|(_, since, asked_back)| {
+            *asked_back == AskedBack::No && now.duration_since(*since) >= SLICE
+        });
+        let victim =
+            due.max_by_key(|((line, _), since, _)| (self.open_in(*line), now.duration_since(*since)));
+        let Some((victim, ..)) = victim else { return };
+        if let Some((Standing::Open { asked_back, .. }, bell)) = self.places.get_mut(&victim) {
+            *asked_back = AskedBack::Yes;
+            bell.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

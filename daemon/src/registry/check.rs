@@ -1,0 +1,201 @@
+//! The check of all that is configured for registries: reads every directory and tells what drayd makes of it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::credentials_file::{CredentialsFile, CredentialsFileError};
+use super::hosts::{self, Host, Scheme};
+use super::hosts_toml::HostsError;
+use crate::cause::chain;
+
+/// The directory for registries without one of their own.
+const DEFAULT: &str = "_default";
+
+/// What a check found.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// What applies: for each registry the hosts in the order they are asked.
+    pub text: String,
+    /// What has no effect.
+    pub warnings: Vec<String>,
+    /// What fails the pulls it concerns, with file and line.
+    pub mistakes: Vec<String>,
+}
+
+/// Reads the hosts of all registries below `config_path`, and the node's credentials.
+pub fn check(config_path: &[PathBuf], credentials_file: Option<&Path>) -> Report {
+    let mut report = Report::default();
+    for root in config_path {
+        match directories(root) {
+            Ok(directories) => {
+                for directory in directories {
+                    report.add_directory(config_path, &directory);
+                }
+            }
+            Err(source) if source.kind() == ErrorKind::NotFound => {}
+            Err(source) => report.add_mistake(&HostsError::Read { path: root.clone(), source }),
+        }
+    }
+    if let Some(path) = credentials_file {
+        report.add_credentials(path);
+    }
+    report
+}
+
+impl Report {
+    fn add_directory(&mut self, config_path: &[PathBuf], directory: &Path) {
+        let name = directory.file_name().unwrap_or_default().to_string_lossy();
+        let domain = hosts::domain_of(&name);
+        if let Ok(Some(first)) = hosts::directory(config_path, &domain)
+            && first != directory
+        {
+            let (directory, first) = (directory.display(), first.display());
+            self.warnings.push(format!("{directory} has no effect: {first} comes first"));
+        }
+        let reading = hosts::read(directory, &domain);
+        for (line, key) in reading.unknown {
+            let file = directory.join("hosts.toml");
+            self.warnings.push(format!("{}:{line}: unknown key `{key}` has no effect", file.display()));
+        }
+        for mistake in &reading.mistakes {
+            self.add_mistake(mistake);
+        }
+        if reading.mistakes.is_empty() {
+            let whose = if domain == DEFAULT { "every other registry" } else { &domain };
+            let _ = writeln!(self.text, "{}: {whose}", directory.display());
+            for (number, host) in reading.hosts.iter().enumerate() {
+                let _ = writeln!(self.text, "  {}. {}", number + 1, line(host, &domain));
+            }
+        }
+    }
+
+    fn add_credentials(&mut self, path: &Path) {
+        let text = fs::read_to_string(path)
+            .map_err(|source| CredentialsFileError::Read { path: path.into(), source });
+        match text.and_then(|text| CredentialsFile::parse(path, &text)) {
+            Ok(file) => {
+                let _ = writeln!(self.text, "{}: credentials", path.display());
+                for line in file.summary() {
+                    let _ = writeln!(self.text, "  {line}");
+                }
+            }
+            Err(error) => self.add_mistake(&error),
+        }
+    }
+
+    fn add_mistake(&mut self, mistake: &(dyn std::error::Error + 'static)) {
+        self.mistakes.push(chain(mistake));
+    }
+}
+
+fn directories(root: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
+    let entries = fs::read_dir(root)?.map(|entry| Ok(entry?.path()));
+    let paths: std::io::Result<BTreeSet<PathBuf>> = entries.collect();
+    let hidden =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    Ok(paths?.into_iter().filter(|path| path.is_dir() && !hidden(path)).collect())
+}
+
+/// One host: how it is reached, what it is asked for, and what is special.
+fn line(host: &Host, domain: &str) -> String {
+    let scheme = match host.scheme {
+        Scheme::Http => "http",
+        Scheme::Https => "https",
+        Scheme::Either => "https or http",
+    };
+    let mut text = if domain == DEFAULT && host.own {
+        "the registry itself".to_owned()
+    } else {
+        format!("{scheme}://{}{}", host.authority, host.root)
+    };
+    let capabilities = [(host.capabilities.pull, "pull"), (host.capabilities.resolve, "resolve")];
+    let capabilities: Vec<_> = capabilities.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
+    let _ = write!(text, " [{}]", capabilities.join(", "));
+    let mut notes = host.tls.notes();
+    if !host.headers.is_empty() {
+        notes.push("headers");
+    }
+    if host.own && domain != DEFAULT {
+        notes.push("the registry itself");
+    }
+    if !notes.is_empty() {
+        let _ = write!(text, " ({})", notes.join(", "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, name: &str, text: &str) {
+        fs::create_dir_all(root.join(name)).unwrap();
+        fs::write(root.join(name).join("hosts.toml"), text).unwrap();
+    }
+
+    #[test]
+    fn every_registry_is_told_with_its_hosts_in_order() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (first, second) = (one.path(), two.path());
+        write(
+            first,
+            "docker.io",
+            "[host.'http://m.test/p']\ncapabilities = ['pull']\nextra = 1\n[host.'a.test']\nskip_verify = true\n",
+        );
+        write(first, "h_5000_", "server = 'http://h:5000'\nskip_verify = true\nheader = { a = 'canary' }");
+        write(second, "h:5000", "");
+        write(second, "_default", "[host.'https://d.test']");
+        fs::write(second.join("file"), "").unwrap();
+        let roots = [first.to_path_buf(), second.to_path_buf(), "/nonexistent".into()];
+        let report = check(&roots, None);
+        let (one, two) = (first.display(), second.display());
+        assert_eq!(
+            report.text,
+            format!(
+                "{one}/docker.io: docker.io\n  \
+                   1. http://m.test/p/v2 [pull]\n  \
+                   2. https://a.test/v2 [pull, resolve] (certificate not verified)\n  \
+                   3. https://registry-1.docker.io/v2 [pull, resolve] (the registry itself)\n\
+                 {one}/h_5000_: h:5000\n  \
+                   1. https or http://h:5000/v2 [pull, resolve] (certificate not verified, headers, the registry itself)\n\
+                 {two}/_default: every other registry\n  \
+                   1. https://d.test/v2 [pull, resolve]\n  \
+                   2. the registry itself [pull, resolve]\n\
+                 {two}/h:5000: h:5000\n  \
+                   1. https://h:5000/v2 [pull, resolve] (the registry itself)\n"
+            )
+        );
+        assert_eq!(
+            report.warnings,
+            [
+                format!("{one}/docker.io/hosts.toml:3: unknown key `extra` has no effect"),
+                format!("{two}/h:5000 has no effect: {one}/h_5000_ comes first"),
+            ]
+        );
+        assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
+    }
+
+    #[test]
+    fn every_mistake_of_every_file_is_told_with_its_place() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "a", "server = 1\n\nca = 'no.crt'\n");
+        write(root.path(), "b", "[host");
+        let credentials = root.path().join("c.json");
+        fs::write(&credentials, "{\n\"auths\": \"canary\"}").unwrap();
+        let report = check(&[root.path().into()], Some(&credentials));
+        let at = root.path().display();
+        assert_eq!(report.mistakes.len(), 4, "{:?}", report.mistakes);
+        for (mistake, expected) in report.mistakes.iter().zip([
+            format!("{at}/a/hosts.toml:1: expected a string, found integer"),
+            format!("{at}/a/hosts.toml:3: a certificate cannot be used: certificate file {at}/a/no.crt cannot be read"),
+            format!("{at}/b/hosts.toml:1: "),
+            format!("{at}/c.json:2: expected an object"),
+        ]) {
+            assert!(mistake.starts_with(&expected), "{mistake}");
+        }
+        assert_eq!(report.text, "");
+    }
+}

@@ -1,0 +1,175 @@
+//! The hosts that a file names, in their order, with and without a proxy.
+
+use std::ffi::OsString;
+
+use super::*;
+
+fn anonymous() -> Credentials {
+    Credentials::anonymous()
+}
+
+async fn serving() -> Fake {
+    Fake::start(|_| manifest()).await
+}
+
+/// An address where nobody listens.
+async fn nobody() -> String {
+    tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string()
+}
+
+/// Fault 33.
+#[tokio::test]
+async fn without_server_the_registry_itself_is_asked_last() {
+    let fake = serving().await;
+    let hosts = Hosts::new();
+    hosts.write(&fake.authority(), &format!("[host.'http://{}']", nobody().await));
+    let resolved = hosts.registry().resolve(&repository(&fake), "1", &anonymous()).await.unwrap();
+    assert_eq!(resolved.host, fake.authority());
+}
+
+/// Fault 34.
+#[tokio::test]
+async fn with_a_mirror_as_server_the_registry_itself_is_never_asked() {
+    let (upstream, mirror) = (serving().await, Fake::start(|_| Reply::status(404)).await);
+    let hosts = Hosts::new();
+    hosts.write(&upstream.authority(), &format!("server = 'http://{}'", mirror.authority()));
+    let error = hosts.registry().resolve(&repository(&upstream), "1", &anonymous()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+    let text = error.to_string();
+    assert!(text.contains(&format!("mirror {}", mirror.authority())), "{text}");
+    assert!(!text.contains(&format!("http://{}", upstream.authority())), "{text}");
+    assert!(upstream.received().is_empty() && upstream.tls_attempts() == 0);
+}
+
+/// Fault 36.
+#[tokio::test]
+async fn of_several_directories_the_first_with_a_match_counts() {
+    let (one, two) = (serving().await, serving().await);
+    let (first, second) = (Hosts::new(), Hosts::new());
+    let config_path = vec![first.0.path().into(), second.0.path().into()];
+    let registry = Registry::new(Config { config_path, ..config() }).unwrap();
+    second.write("reg.test", &format!("server = 'http://{}'", two.authority()));
+    let asked = async || registry.resolve(&named("reg.test"), "1", &anonymous()).await.unwrap().host;
+    assert_eq!(asked().await, two.authority());
+    first.write("reg.test", &format!("server = 'http://{}'", one.authority()));
+    assert_eq!(asked().await, one.authority());
+}
+
+/// Fault 39.
+#[tokio::test]
+async fn a_broken_file_fails_the_pull_and_never_leads_past_the_mirrors() {
+    let fake = serving().await;
+    let hosts = Hosts::new();
+    for (text, line) in [
+        ("[host.'http://a']\n[host.'http://a']", 2),
+        ("[host", 1),
+        ("\n[host.'http://a']\ncapabilities = ['fly']", 3),
+        ("[host.'http://a']\ndial_timeout = 'fast'", 2),
+    ] {
+        let file = hosts.write(&fake.authority(), text).join("hosts.toml");
+        let error = hosts.registry().resolve(&repository(&fake), "1", &anonymous()).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Configuration);
+        let text = crate::cause::chain(&error);
+        assert!(text.contains(&format!("{}:{line}: ", file.display())), "{text}");
+    }
+    assert!(fake.received().is_empty() && fake.tls_attempts() == 0);
+}
+
+/// Fault 40.
+#[tokio::test]
+async fn the_default_directory_names_the_registry_meant_and_falls_back_to_it() {
+    for status in [404, 500] {
+        let (mirror, fake) = (Fake::start(move |_| Reply::status(status)).await, serving().await);
+        let hosts = Hosts::new();
+        hosts.write("_default", &format!("[host.'http://{}']", mirror.authority()));
+        let resolved = hosts.registry().resolve(&repository(&fake), "1", &anonymous()).await.unwrap();
+        assert_eq!(resolved.host, fake.authority());
+        let namespace = fake.authority().replace(':', "%3A");
+        assert!(
+            mirror.received().iter().all(|request| request.line().ends_with(&format!("?ns={namespace}")))
+        );
+        assert!(fake.received().iter().all(|request| !request.line().contains("ns=")));
+    }
+}
+
+/// Fault 41.
+#[tokio::test]
+async fn a_mirrors_path_is_not_the_registrys() {
+    let fake = serving().await;
+    let hosts = Hosts::new();
+    let text = format!("[host.'http://{}/proxy/x']\noverride_path = true", nobody().await);
+    hosts.write(&fake.authority(), &text);
+    hosts.registry().resolve(&repository(&fake), "1", &anonymous()).await.unwrap();
+    assert_eq!(fake.received()[0].line(), "HEAD /v2/a/b/manifests/1");
+}
+
+#[tokio::test]
+async fn an_edited_file_counts_at_once() {
+    let (one, two) = (serving().await, serving().await);
+    let hosts = Hosts::new();
+    let registry = hosts.registry();
+    for host in [&one, &two] {
+        hosts.write("reg.test", &format!("server = 'http://{}'", host.authority()));
+        let resolved = registry.resolve(&named("reg.test"), "1", &anonymous()).await.unwrap();
+        assert_eq!(resolved.host, host.authority());
+    }
+}
+
+fn behind(variables: &[(&str, String)]) -> Registry {
+    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), OsString::from(value)));
+    Registry::new(Config { environment: Environment(variables.collect()), ..config() }).unwrap()
+}
+
+/// Fault 47.
+#[tokio::test]
+async fn a_request_goes_through_its_proxy_or_not_at_all() {
+    let proxy = serving().await;
+    let hosts = Hosts::new();
+    hosts.write("reg.invalid", "server = 'http://reg.invalid'");
+    let with = |variables: &[(&str, String)]| {
+        let registry = behind(variables);
+        Registry { config_path: vec![hosts.0.path().into()], ..registry }
+    };
+    let url = format!("http://{USER}:{PASSWORD}@{}", proxy.authority());
+    let registry = with(&[("HTTP_PROXY", url.clone())]);
+    let resolved = registry.resolve(&named("reg.invalid"), "1", &anonymous()).await.unwrap();
+    assert_eq!(resolved.host, "reg.invalid");
+    let received = proxy.received();
+    assert!(received[0].line().starts_with("HEAD http://reg.invalid/v2/a/b/manifests/1"), "{received:?}");
+    assert_eq!(received[0].header("proxy-authorization"), Some(basic(USER, PASSWORD).as_str()));
+    assert_eq!(received[0].header("authorization"), None);
+
+    // A dead proxy: the registry could be reached directly, and is not.
+    let gone = format!("http://{USER}:{PASSWORD}@{}", nobody().await);
+    let error = with(&[("HTTP_PROXY", gone.clone())])
+        .resolve(&named("reg.invalid"), "1", &anonymous())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().contains("refused"), "{error}");
+    assert_no_secret(&error);
+
+    // This node and the exceptions are reached directly.
+    let fake = serving().await;
+    behind(&[("HTTP_PROXY", gone.clone()), ("HTTPS_PROXY", gone.clone())])
+        .resolve(&repository(&fake), "1", &anonymous())
+        .await
+        .unwrap();
+    let error = with(&[("HTTP_PROXY", url), ("NO_PROXY", ".invalid".to_owned())])
+        .resolve(&named("reg.invalid"), "1", &anonymous())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(!error.to_string().contains("refused"), "{error}");
+}
+
+#[test]
+fn a_proxy_that_cannot_be_read_is_an_error_at_the_start() {
+    let variables = [("HTTPS_PROXY".to_owned(), OsString::from("socks5://canary-token"))];
+    let config = Config { environment: Environment(variables.into()), ..config() };
+    assert!(!format!("{config:?}").contains("canary"));
+    let error = Registry::new(config).err().unwrap();
+    assert_eq!(error.kind(), Kind::Configuration);
+    assert_no_secret(&error);
+    assert!(crate::cause::chain(&error).contains("HTTPS_PROXY"), "{error}");
+}

@@ -1,0 +1,200 @@
+//! Certificates, protocols and addresses, against a server with TLS.
+
+use super::secure::{Authority, Reply, Secure, Seen};
+use super::*;
+
+/// A registry without authentication.
+fn open(seen: &Seen) -> Reply {
+    let manifest = seen.path.contains("/manifests/");
+    let media_type = if manifest { media_type::OCI_MANIFEST } else { "application/octet-stream" };
+    let digest = Digest::of(MANIFEST.as_bytes()).to_string();
+    let headers = vec![("content-type", media_type.to_owned()), ("docker-content-digest", digest)];
+    Reply(200, headers, if manifest { MANIFEST } else { "layer" })
+}
+
+fn anonymous() -> Credentials {
+    Credentials::anonymous()
+}
+
+/// Pulls by tag, by digest, and a blob, each through `registry`.
+async fn everything(registry: &Registry, repository: &Repository, login: &Credentials) -> Result<(), Error> {
+    let resolved = registry.resolve(repository, "1", login).await?;
+    registry.resolve(repository, resolved.target.digest.as_str(), login).await?;
+    let body = read(registry.open(repository, &resolved.target, 0, login).await?).await?;
+    assert_eq!(body, MANIFEST.as_bytes());
+    assert_eq!(read(registry.open(repository, &blob_of(b"layer"), 0, login).await?).await?, b"layer");
+    Ok(())
+}
+
+/// Fault 48.
+#[tokio::test]
+async fn a_waived_check_holds_for_every_request_to_the_host_and_for_its_token_server() {
+    let issued = Authority::new("unknown").issue(&["other.test"]);
+    let realm: Arc<std::sync::OnceLock<String>> = Arc::default();
+    let told = realm.clone();
+    let secure = Secure::start("127.0.0.1:0", &issued, None, move |seen| {
+        match (seen.path.as_str(), seen.authorization.as_deref()) {
+            ("/token", _) => Reply(200, Vec::new(), r#"{"token":"canary-token"}"#),
+            (_, Some("Bearer canary-token")) => open(seen),
+            _ => {
+                let challenge = format!(r#"Bearer realm="{}",service="s""#, told.get().unwrap());
+                Reply(401, vec![("www-authenticate", challenge)], "")
+            }
+        }
+    })
+    .await;
+    realm.set(format!("https://{}/token", secure.authority())).unwrap();
+    let hosts = Hosts::new();
+    // A name, since checks are waived on the node itself by default.
+    hosts.write("reg.test", &format!("server = 'https://{}'\nskip_verify = true", secure.authority()));
+    let registry = hosts.registry();
+    let repository = Repository { domain: "reg.test".into(), path: "a/b".into() };
+    everything(&registry, &repository, &anonymous()).await.unwrap();
+    assert_eq!(secure.seen().iter().filter(|seen| seen.path == "/token").count(), 1);
+
+    hosts.write("reg.test", &format!("server = 'https://{}'", secure.authority()));
+    let error = registry.resolve(&repository, "1", &anonymous()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+}
+
+/// Fault 49.
+#[tokio::test]
+async fn authorities_of_the_file_are_added_by_paths_beside_it() {
+    let (authority, unrelated) = (Authority::new("site"), Authority::new("unrelated"));
+    let issued = authority.issue(&["127.0.0.1"]);
+    let secure = Secure::start("127.0.0.1:0", &issued, None, open).await;
+    let hosts = Hosts::new();
+    let repository = Repository { domain: "reg.test".into(), path: "a/b".into() };
+    let directory = hosts.write("reg.test", "");
+    std::fs::write(directory.join("reg.crt"), authority.pem()).unwrap();
+    std::fs::write(directory.join("unrelated.crt"), unrelated.pem()).unwrap();
+    let registry = hosts.registry();
+    for (ca, trusted) in [
+        ("'reg.crt'".to_owned(), true),
+        ("['unrelated.crt', 'reg.crt']".to_owned(), true),
+        (format!("'{}'", directory.join("reg.crt").display()), true),
+        ("'unrelated.crt'".to_owned(), false),
+    ] {
+        hosts.write("reg.test", &format!("server = 'https://{}'\nca = {ca}", secure.authority()));
+        let resolved = registry.resolve(&repository, "1", &anonymous()).await;
+        assert_eq!(resolved.is_ok(), trusted, "{ca}: {resolved:?}");
+    }
+    hosts.write("reg.test", &format!("server = 'https://{}'\nca = 'no.crt'", secure.authority()));
+    let error = registry.resolve(&repository, "1", &anonymous()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Configuration);
+    let text = crate::cause::chain(&error);
+    assert!(text.contains("hosts.toml:2: ") && text.contains("reg.test/no.crt cannot be read"), "{text}");
+}
+
+/// Fault 51.
+#[tokio::test]
+async fn a_refused_certificate_names_the_host_and_the_setting_and_each_level_covers_its_own() {
+    let issued = Authority::new("unknown").issue(&["127.0.0.1"]);
+    let mirror = Secure::start("127.0.0.1:0", &issued, None, open).await;
+    let server = Secure::start("127.0.0.1:0", &issued, None, open).await;
+    let hosts = Hosts::new();
+    let repository = Repository { domain: "reg.test".into(), path: "a/b".into() };
+    for (root, at_mirror) in [(true, true), (true, false), (false, true), (false, false)] {
+        hosts.write(
+            "reg.test",
+            &format!(
+                "server = 'https://{}'\nskip_verify = {root}\n[host.'https://{}']\nskip_verify = {at_mirror}",
+                server.authority(),
+                mirror.authority()
+            ),
+        );
+        let resolved = hosts.registry().resolve(&repository, "1", &anonymous()).await;
+        match (root, at_mirror) {
+            (_, true) => assert_eq!(resolved.unwrap().host, mirror.authority()),
+            (true, false) => assert_eq!(resolved.unwrap().host, server.authority()),
+            (false, false) => {
+                let error = resolved.unwrap_err();
+                let text = error.to_string();
+                for host in [&mirror, &server] {
+                    let refused = format!("mirror {}: https://{}/", host.authority(), host.authority());
+                    assert!(text.contains(&refused) && text.contains("invalid peer certificate"), "{text}");
+                }
+                assert!(text.contains("set `ca` (or `skip_verify`) for it in its hosts.toml"), "{text}");
+                assert!(!error.is_transient());
+            }
+        }
+    }
+}
+
+/// Fault 53.
+#[tokio::test]
+async fn a_missing_tag_on_a_plain_host_comes_before_the_tls_failure_of_the_registry() {
+    let plain = Fake::start(|_| fake::Reply::status(404)).await;
+    let deaf = Fake::start(|_| fake::Reply::hang_up()).await;
+    let hosts = Hosts::new();
+    let text = format!("server = 'https://{}'\n[host.'http://{}']\n", deaf.authority(), plain.authority());
+    hosts.write("reg.test", &text);
+    let repository = Repository { domain: "reg.test".into(), path: "a/b".into() };
+    let error = hosts.registry().resolve(&repository, "1", &anonymous()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+    let text = error.to_string();
+    let (missing, tls) = (text.find("404 Not Found"), text.find(&format!("https://{}", deaf.authority())));
+    assert!(missing.unwrap() < tls.unwrap(), "{text}");
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_to_the_host_that_it_is_configured_for() {
+    let (site, clients) = (Authority::new("site"), Authority::new("clients"));
+    let issued = site.issue(&["127.0.0.1"]);
+    let client = clients.issue(&["node"]);
+    let secure = Secure::start("127.0.0.1:0", &issued, Some(&clients), open).await;
+    let hosts = Hosts::new();
+    let directory = hosts.write("reg.test", "");
+    let repository = Repository { domain: "reg.test".into(), path: "a/b".into() };
+    for (name, contents) in [
+        ("ca.pem", site.pem()),
+        ("c.pem", client.certificate.clone()),
+        ("c.key", client.key.clone()),
+        ("both.pem", format!("{}{}", client.certificate, client.key)),
+    ] {
+        std::fs::write(directory.join(name), contents).unwrap();
+    }
+    let registry = hosts.registry();
+    for pair in ["[['c.pem', 'c.key']]", "'both.pem'", "['both.pem']", "[['both.pem', '']]"] {
+        let text = format!("server = 'https://{}'\nca = 'ca.pem'\nclient = {pair}", secure.authority());
+        hosts.write("reg.test", &text);
+        everything(&registry, &repository, &anonymous()).await.unwrap();
+    }
+    assert!(secure.seen().iter().all(|seen| seen.client.as_deref() == Some(client.der())));
+    hosts.write("reg.test", &format!("server = 'https://{}'\nca = 'ca.pem'", secure.authority()));
+    let error = registry.resolve(&repository, "1", &anonymous()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    hosts.write("reg.test", "client = 'ca.pem'");
+    let error = registry.resolve(&repository, "1", &anonymous()).await.unwrap_err();
+    let text = crate::cause::chain(&error);
+    assert!(text.contains("ca.pem holds no client certificate and key"), "{text}");
+}
+
+#[tokio::test]
+async fn small_documents_go_by_http2_and_blobs_by_connections_of_their_own() {
+    let authority = Authority::new("site");
+    let secure = Secure::start("127.0.0.1:0", &authority.issue(&["localhost"]), None, open).await;
+    let hosts = Hosts::new();
+    let repository = Repository { domain: "reg.test".into(), path: "a/b".into() };
+    let directory = hosts.write("reg.test", "");
+    std::fs::write(directory.join("ca.pem"), authority.pem()).unwrap();
+    hosts.write("reg.test", &format!("server = 'https://localhost:{}'\nca = 'ca.pem'", secure.port()));
+    everything(&hosts.registry(), &repository, &anonymous()).await.unwrap();
+    for seen in secure.seen() {
+        let blob = seen.path.contains("/blobs/");
+        let version = if blob { http::Version::HTTP_11 } else { http::Version::HTTP_2 };
+        assert_eq!(seen.version, version, "{} {}", seen.method, seen.path);
+        assert_eq!(seen.server_name.as_deref(), Some("localhost"));
+    }
+}
+
+#[tokio::test]
+async fn an_ipv6_address_is_a_host_like_any_other() {
+    let Ok(_) = tokio::net::TcpListener::bind("[::1]:0").await else { return };
+    let issued = Authority::new("unknown").issue(&["::1"]);
+    let secure = Secure::start("[::1]:0", &issued, None, open).await;
+    let repository = Repository { domain: secure.authority(), path: "a/b".into() };
+    assert!(repository.domain.starts_with("[::1]:"));
+    everything(&registry(), &repository, &anonymous()).await.unwrap();
+    assert!(secure.seen().iter().all(|seen| seen.server_name.is_none()));
+}
