@@ -46,7 +46,7 @@ run: install peers build ## Pull an image through drayd on a fresh bed and show 
 
 memory: install peers ## Measure what a 700 MB layer costs drayd in memory (optimised build)
 	cargo build --release --package drayd
-	@DRAYD_BIN="$$(pwd)/$${CARGO_TARGET_DIR:-target}/release/drayd" cargo run --quiet --package drayd-tests --bin testbed -- memory $(RELEASE)
+	@DRAYD_BIN="$$(realpath $${CARGO_TARGET_DIR:-target})/release/drayd" cargo run --quiet --package drayd-tests --bin testbed -- memory $(RELEASE)
 
 bench-fetch: install peers ## Measure fetching against containerd's own client, into docs/performance.md (optimised build)
 	cargo build --release --package drayd --package drayd-tests --bins

@@ -10,7 +10,7 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use reqwest::{Client, Response, Url};
 
-use super::credentials::{Login, REDACTED};
+use super::credentials::{Login, REDACTED, without};
 use super::dial::{self, DialLayer};
 use super::failure::{Failure, innermost, redacted};
 use super::hosts::DIAL_TIMEOUT;
@@ -71,6 +71,20 @@ pub(super) struct Answer {
     /// What was proved by it, when that is not the login of the session.
     pub(super) proved: Option<Login>,
 }
+
+/// `text` without what the query of a redirect's target says: a signed URL is as good as a password while it lasts.
+fn without_query(url: &Url, text: &str) -> String {
+    let values: Vec<String> = url.query_pairs().map(|(_, value)| value.into_owned()).collect();
+    // As it was sent, then value by value: short ones are flags, and would take words out of the message.
+    let sent =
+        url.query().into_iter().flat_map(|query| query.split('&')).filter_map(|pair| pair.split_once('='));
+    let raw: Vec<&str> = sent.map(|(_, value)| value).collect();
+    let long = |value: &&str| value.len() >= SHORTEST_SECRET;
+    without(url.query().into_iter().chain(raw).chain(values.iter().map(String::as_str)).filter(long), text)
+}
+
+/// Bytes of the shortest value of a query that may be a secret.
+const SHORTEST_SECRET: usize = 6;
 
 /// The HTTP clients of the process.
 pub(super) struct Wire {
@@ -201,6 +215,7 @@ impl Answer {
         let sent = header.and_then(|header| Some(header.split_once(' ')?.1));
         let text = sent.map_or_else(|| text.to_owned(), |sent| text.replace(sent, REDACTED));
         let text = self.proved.as_ref().map_or_else(|| text.clone(), |proved| proved.scrub(&text));
+        let text = if self.from_origin { text } else { without_query(&self.url, &text) };
         login.scrub(&text)
     }
 
