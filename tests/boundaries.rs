@@ -33,6 +33,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("tonic", &["containerd", "cri"]),
     ("drayd_proto", &["containerd", "cri"]),
     ("reqwest", &["registry"]),
+    ("rustls", &["registry"]),
     ("hyper", &["cri"]),
     ("hyper_util", &["containerd", "cri"]),
     ("schemars", &["config"]),

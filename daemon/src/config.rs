@@ -174,6 +174,12 @@ pub struct Registry {
     /// When a registry refuses the credentials of a pull, ask once more without any. Every such refusal is logged as a
     /// warning.
     pub anonymous_fallback: bool,
+    /// A host that has been connected to and answers nothing for this long is given up, and the next one is asked.
+    /// How long a connection itself may take is `dial_timeout` of that host in its `hosts.toml`. A duration above
+    /// zero, such as `10s`.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub response_timeout: Duration,
 }
 
 impl Default for Registry {
@@ -183,6 +189,7 @@ impl Default for Registry {
             credentials_file: None,
             trusted_mirrors: Vec::new(),
             anonymous_fallback: false,
+            response_timeout: Duration::from_secs(10),
         }
     }
 }

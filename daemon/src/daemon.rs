@@ -18,6 +18,9 @@ use crate::registry::{self, Registry};
 
 /// How long calls in progress may take to end after SIGTERM: below systemd's own 90 s, after which it kills.
 const DRAIN: Duration = Duration::from_secs(60);
+/// How long a blob's body may stand still before it is asked for elsewhere; and not longer than half of what ends the
+/// pull. A live connection that brings nothing for so long is a dead one.
+const STALL: Duration = Duration::from_secs(30);
 
 /// Serves until SIGTERM or SIGINT, lets running pulls end, and removes what it made.
 pub async fn run(config: Config) -> anyhow::Result<()> {
@@ -60,6 +63,8 @@ fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Resu
         trusted_mirrors: config.registry.trusted_mirrors.iter().map(ToString::to_string).collect(),
         anonymous_fallback: config.registry.anonymous_fallback,
         user_agent: format!("drayd/{}", env!("CARGO_PKG_VERSION")),
+        response_timeout: config.registry.response_timeout,
+        stall_timeout: config.pull.progress_timeout.map_or(STALL, |limit| STALL.min(limit / 2)),
         environment: registry::Environment::of_process(),
     })?;
     let fetcher = Fetcher::new(registry, config.pull.max_concurrent_downloads);

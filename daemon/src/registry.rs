@@ -1,14 +1,18 @@
 //! The registries outside: resolves names and opens blobs over HTTP, through mirrors, with credentials. The only house
-//! that speaks HTTP and TLS. It moves bytes and checks no blob's digest; it retries nothing but what authentication
-//! and ranges need.
+//! that speaks HTTP and TLS. It asks the next host where one fails and the same one again where that may help, and
+//! goes on where a body broke; it hashes documents, and leaves layers to whoever stores them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
 
 use crate::oci::Descriptor;
+use crate::oci::digest::Hasher;
 
 mod access;
 mod blob;
@@ -17,11 +21,13 @@ mod check;
 mod credential_helper;
 mod credentials;
 mod credentials_file;
+mod dial;
 mod error;
 mod failure;
 mod foreign;
 #[doc(hidden)]
 pub mod fuzz;
+mod handshake;
 mod hosts;
 mod hosts_toml;
 mod kept;
@@ -31,8 +37,13 @@ mod proxies;
 mod range;
 mod redirected;
 mod resolve;
+mod retry;
+mod retry_after;
+mod search;
 mod secret;
 mod session;
+mod standing;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -49,14 +60,18 @@ pub use failure::{Failure, Refusal};
 pub use hosts_toml::HostsError;
 pub use proxies::ProxyError;
 pub use resolve::Resolved;
+pub use stream::Stream;
 pub use tls::TlsError;
+pub use wire::ClientError;
 
 use access::Access;
 use credentials_file::CredentialsFile;
 use hosts::Host;
-use logins::Logins;
+use logins::{Chosen, Logins};
 use proxies::Proxies;
+use search::Search;
 use session::{Schemes, Session};
+use standing::Standing;
 use wire::Wire;
 
 /// The settings of this house.
@@ -72,6 +87,11 @@ pub struct Config {
     pub anonymous_fallback: bool,
     /// The `User-Agent` of every request.
     pub user_agent: String,
+    /// How long a host that is connected to may take for the headers of an answer.
+    pub response_timeout: Duration,
+    /// How long a body may stand still before it is asked for elsewhere. Less than what the pull as a whole allows,
+    /// or there is no time left for that.
+    pub stall_timeout: Duration,
     /// Environment variables that matter here; what is not set is not there.
     pub environment: Environment,
 }
@@ -115,13 +135,17 @@ pub struct Registry {
     logins: Logins,
     /// Which local hosts speak TLS.
     schemes: Schemes,
+    /// How hosts have done so far.
+    standing: Standing,
+    /// How long a body may stand still.
+    stall_timeout: Duration,
 }
 
 impl Registry {
     /// A registry house with nothing learned yet.
     pub fn new(config: Config) -> Result<Self, Error> {
         let proxies = Proxies::read(|name| config.environment.text(name)).map_err(Error::Proxy)?;
-        let wire = Arc::new(Wire::new(config.user_agent, proxies));
+        let wire = Arc::new(Wire::new(config.user_agent, proxies, config.response_timeout));
         wire.check().map_err(Error::Client)?;
         let access = Access::new(wire.clone());
         let programs = config.environment.0.get("PATH").cloned().unwrap_or_default();
@@ -131,10 +155,20 @@ impl Registry {
             &config.trusted_mirrors,
             config.anonymous_fallback,
         );
-        Ok(Self { config_path: config.config_path, wire, access, logins, schemes: Schemes::default() })
+        Ok(Self {
+            config_path: config.config_path,
+            wire,
+            access,
+            logins,
+            schemes: Schemes::default(),
+            standing: Standing::default(),
+            stall_timeout: config.stall_timeout,
+        })
     }
 
-    /// Finds what a tag or digest of a repository points to, on the first host that knows.
+    /// Finds what a tag or digest of a repository points to, on the first host that knows. A digest that only a
+    /// header tells is a claim: [`Self::document`] and [`Self::stream`] fetch by it, and bytes that do not match are
+    /// refused, so that nothing is ever recorded under it.
     pub async fn resolve(
         &self,
         repository: &Repository,
@@ -142,20 +176,55 @@ impl Registry {
         credentials: &Credentials,
     ) -> Result<Resolved, Error> {
         let by_digest = object.contains(':');
-        let subject = format!("{repository}{}{object}", if by_digest { '@' } else { ':' });
-        let node = self.logins.of_node().await.map_err(Error::Credentials)?;
-        let mut attempts = Vec::new();
-        for host in self.hosts(repository).await?.iter().filter(|host| serves(host, by_digest)) {
-            let resolving = async {
-                let session = self.session(host, repository, credentials, &node).await?;
-                resolve::resolve(&session, object).await
-            };
-            match resolving.await {
-                Ok(resolved) => return Ok(served(resolved, &attempts)),
-                Err(failure) => attempts.push(attempt(host, failure)),
+        // A digest needs no trust in the host.
+        let fits = |host: &Host| host.capabilities.resolve || by_digest;
+        let mut search = Search::begin(self, repository, credentials, fits).await?;
+        while let Some(session) = search.next().await {
+            match resolve::resolve(&session, object).await {
+                Ok(resolved) => {
+                    search.served();
+                    return Ok(resolved);
+                }
+                Err(failure) => search.failed(failure),
             }
         }
-        Err(given_up(subject, attempts))
+        Err(search.given_up(format!("{repository}{}{object}", if by_digest { '@' } else { ':' })))
+    }
+
+    /// A blob or manifest from `offset` on, from whichever hosts serve it. Nothing is asked before the first call to
+    /// [`Stream::next`].
+    pub fn stream<'a>(
+        &'a self,
+        repository: &'a Repository,
+        descriptor: &'a Descriptor,
+        offset: u64,
+        credentials: &'a Credentials,
+    ) -> Stream<'a> {
+        Stream::new(self, repository, descriptor, offset, credentials)
+    }
+
+    /// The bytes of a manifest, index or config, proved by its digest. They are held in memory: whether its size is
+    /// acceptable is for the caller to say first.
+    pub async fn document(
+        &self,
+        repository: &Repository,
+        descriptor: &Descriptor,
+        credentials: &Credentials,
+    ) -> Result<Bytes, Error> {
+        let mut stream = self.stream(repository, descriptor, 0, credentials);
+        loop {
+            let mut bytes = Vec::new();
+            while let Some(part) = stream.next().await? {
+                bytes.extend_from_slice(&part);
+            }
+            let mut hasher = Hasher::new(descriptor.digest.algorithm());
+            hasher.update(&bytes);
+            let actual = hasher.finish();
+            if actual == descriptor.digest {
+                return Ok(bytes.into());
+            }
+            stream.refuse(Some(actual.as_str()));
+        }
     }
 
     /// Opens a blob or manifest for reading from `offset`, on the first host that serves it; a foreign layer that none
@@ -167,28 +236,22 @@ impl Registry {
         offset: u64,
         credentials: &Credentials,
     ) -> Result<Blob, Error> {
-        let subject = format!("{repository}@{}", descriptor.digest);
-        let node = self.logins.of_node().await.map_err(Error::Credentials)?;
-        let mut attempts = Vec::new();
-        for host in self.hosts(repository).await?.iter().filter(|host| host.capabilities.pull) {
-            let opening = async {
-                let session = self.session(host, repository, credentials, &node).await?;
-                blob::open(&session, descriptor, offset, subject.clone()).await
-            };
-            match opening.await {
-                Ok(blob) => return Ok(served(blob, &attempts)),
-                Err(failure) => attempts.push(attempt(host, failure)),
+        let subject = stream::subject(repository, descriptor);
+        let mut search = Search::begin(self, repository, credentials, |_| true).await?;
+        while let Some(session) = search.next().await {
+            match blob::open(&session, descriptor, offset, subject.clone()).await {
+                Ok(blob) => {
+                    search.served();
+                    return Ok(blob);
+                }
+                Err(failure) => search.failed(failure),
             }
         }
-        let foreign = !descriptor.urls.is_empty() && error::kind_of(&attempts) == Some(Kind::NotFound);
-        if foreign
-            && let Some(blob) = foreign::open(&self.wire, descriptor, offset, &subject, &mut attempts).await
-        {
-            return Ok(served(blob, &attempts));
-        }
-        Err(given_up(subject, attempts))
+        let error = search.given_up(subject.clone());
+        foreign::open_instead(&self.wire, descriptor, offset, subject, error).await
     }
 
+    /// The hosts of a repository in the configured order.
     async fn hosts(&self, repository: &Repository) -> Result<Vec<Host>, Error> {
         let (config_path, domain) = (self.config_path.clone(), repository.domain.clone());
         let load = move || hosts::load(&config_path, &domain);
@@ -196,25 +259,25 @@ impl Registry {
         hosts.map_err(Error::Configuration)
     }
 
-    async fn session<'a>(
+    fn session<'a>(
         &'a self,
         host: &'a Host,
         repository: &'a Repository,
-        credentials: &Credentials,
         node: &'a CredentialsFile,
-    ) -> Result<Session<'a>, Failure> {
-        let chosen = self.logins.choose(host, repository, credentials, node).await?;
-        Ok(Session {
+        chosen: Chosen,
+    ) -> Session<'a> {
+        Session {
             wire: &self.wire,
             access: &self.access,
             schemes: &self.schemes,
+            standing: &self.standing,
             logins: &self.logins,
             node,
             host,
             path: &repository.path,
             login: chosen.login,
             fallback: chosen.fallback,
-        })
+        }
     }
 }
 
@@ -228,25 +291,4 @@ impl fmt::Display for Repository {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.domain, self.path)
     }
-}
-
-/// Whether a host may be asked what a tag or a digest is; a digest needs no trust in it.
-fn serves(host: &Host, by_digest: bool) -> bool {
-    host.capabilities.pull && (host.capabilities.resolve || by_digest)
-}
-
-fn attempt(host: &Host, failure: Failure) -> Attempt {
-    Attempt { host: host.authority.clone(), own: host.own, failure }
-}
-
-/// What a host served; those before it failed, which no error tells then.
-fn served<T>(object: T, attempts: &[Attempt]) -> T {
-    for attempt in attempts {
-        tracing::debug!(%attempt, "host passed over");
-    }
-    object
-}
-
-fn given_up(subject: String, attempts: Vec<Attempt>) -> Error {
-    if attempts.is_empty() { Error::NoHost { subject } } else { Error::Unserved { subject, attempts } }
 }

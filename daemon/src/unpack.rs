@@ -172,8 +172,8 @@ impl<'a> Step<'a> {
         Self { context, snapshotter, layer, keys, snapshots }
     }
 
-    /// Asks the snapshotter for the layer; `None` if it has it. Always a prepare, never a stat alone: only a prepare
-    /// puts a snapshot that exists under the lease.
+    /// Asks the snapshotter for the layer; `None` if it has it. Always a prepare, never a stat alone: a remote
+    /// snapshotter takes a layer over only when it is asked for it.
     async fn prepare(&self) -> Result<Option<Active>, Error> {
         for _ in 0..PREPARE_ATTEMPTS {
             let key = self.keys.next(&self.layer.chain_id);
@@ -182,6 +182,9 @@ impl<'a> Step<'a> {
             match prepared.map_err(|source| self.failed(source))? {
                 Prepared::Active(mounts) => return Ok(Some(Active { key, mounts })),
                 Prepared::Exists => {
+                    // Held first and looked at second, so that no collection can come between. containerd 1.6 does
+                    // not hold by itself what a prepare finds.
+                    self.snapshots.hold(&self.layer.chain_id).await.map_err(|e| self.failed(e))?;
                     if self.snapshots.exists(&self.layer.chain_id).await.map_err(|e| self.failed(e))? {
                         return Ok(None);
                     }

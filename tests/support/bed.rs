@@ -1,6 +1,6 @@
 //! A whole bed: registries, images and one containerd. Goes away with its guard, unless it is told to stay.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -51,6 +51,11 @@ impl Bed {
     /// Sockets, logs and scratch files of this bed.
     pub fn run(&self) -> &Path {
         self.clearing.place.run()
+    }
+
+    /// What the registries hold, for one more of them.
+    pub fn storage(&self) -> PathBuf {
+        self.clearing.place.root().join("registry")
     }
 
     /// Removes every image but the sandbox image, with all that only they held, so that the next pull starts cold.

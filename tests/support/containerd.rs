@@ -81,6 +81,11 @@ impl Containerd {
         locked(&self.process).stderr().to_owned()
     }
 
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        locked(&self.process).pid()
+    }
+
     /// Its CRI services.
     pub fn cri(&self) -> Cri {
         Cri::connect(&self.socket())

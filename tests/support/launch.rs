@@ -122,6 +122,11 @@ impl Launched {
         &self.socket
     }
 
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Its CRI services.
     pub fn cri(&self) -> Cri {
         Cri::connect(&self.socket)

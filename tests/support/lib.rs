@@ -8,21 +8,24 @@
 //! | `place` | the directories of one bed, and clearing them |
 //! | `process` | a child process that ends with its guard |
 //! | `registry`, `push` | docker-registry with its request log; putting images there |
+//! | `crane` | a registry of another kind |
 //! | `layer`, `images` | layers entry by entry; the test images |
 //! | `containerd` | one containerd with its own nydus-snapshotter |
 //! | `socket`, `cri`, `probe`, `tree`, `raw` | clients: CRI, containerd's native API, the unpacked filesystem, any method |
 //! | `drayd`, `launch`, `log` | drayd itself, in front of a containerd: the plain way, and any way; what it logs |
-//! | `throttle`, `wait` | a slow wire; waiting with a deadline |
+//! | `throttle`, `link`, `wait` | a slow wire; a long wire; waiting with a deadline |
 //! | `scripted` | a registry that does what a script says, and images made for it |
 
 pub mod bed;
 pub mod containerd;
+pub mod crane;
 pub mod cri;
 mod difference;
 pub mod drayd;
 pub mod images;
 pub mod launch;
 pub mod layer;
+pub mod link;
 pub mod log;
 pub mod peers;
 pub mod place;

@@ -66,6 +66,11 @@ pub fn nydus_snapshotter() -> Result<PathBuf> {
     program("nydus-snapshotter-0.13/usr/bin/containerd-nydus-grpc")
 }
 
+/// crane, whose `registry serve` is a registry of another kind.
+pub fn crane() -> Result<PathBuf> {
+    program("crane-0.20/usr/bin/crane")
+}
+
 fn program(below_line: &str) -> Result<PathBuf> {
     let path = cache().join("peers/line").join(below_line);
     ensure!(path.is_file(), "{} is missing; run `make peers`", path.display());

@@ -1,7 +1,6 @@
 //! docker-registry on a free loopback port, plain HTTP, and what it was asked. Several may stand over one storage
 //! directory: an open one for pushing and one that wants a password.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -12,6 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::process::Process;
+use crate::scripted::ISSUER;
+use crate::scripted::tokens::SERVICE;
 
 const START: Duration = Duration::from_secs(10);
 /// The access log is written after the answer; a log this long quiet holds every request that was answered before.
@@ -63,18 +64,40 @@ impl Request {
 impl Registry {
     /// Starts a registry named `name` over `storage`; with an account it answers nobody else.
     pub fn start(name: &str, run: &Path, storage: &Path, account: Option<Account>) -> Result<Self> {
-        let address = free_loopback_address()?;
-        let mut config = format!(
-            "version: 0.1\nlog: {{level: warn}}\n\
-             storage: {{filesystem: {{rootdirectory: {}}}, delete: {{enabled: true}}}}\n\
-             http: {{addr: {address}, secret: of-the-test-bed}}\n",
-            storage.display()
-        );
+        let mut auth = String::new();
         if let Some(account) = &account {
             let passwords = run.join(format!("{name}.htpasswd"));
             write(&passwords, &hashed(account)?)?;
-            let _ = writeln!(config, "auth: {{htpasswd: {{realm: bed, path: {}}}}}", passwords.display());
+            auth = format!("auth: {{htpasswd: {{realm: bed, path: {}}}}}\n", passwords.display());
         }
+        Ok(Self { account, ..Self::start_with(name, run, storage, &auth)? })
+    }
+
+    /// Starts one that wants tokens: from the server at `realm`, signed with the key of `certificate` (PEM).
+    pub fn start_with_tokens(
+        name: &str,
+        run: &Path,
+        storage: &Path,
+        realm: &str,
+        certificate: &str,
+    ) -> Result<Self> {
+        let bundle = run.join(format!("{name}.pem"));
+        write(&bundle, certificate)?;
+        let (service, bundle) = (SERVICE, bundle.display());
+        let auth = format!(
+            "auth: {{token: {{realm: \"{realm}\", service: {service}, issuer: {ISSUER}, rootcertbundle: {bundle}}}}}\n"
+        );
+        Self::start_with(name, run, storage, &auth)
+    }
+
+    fn start_with(name: &str, run: &Path, storage: &Path, auth: &str) -> Result<Self> {
+        let address = free_loopback_address()?;
+        let config = format!(
+            "version: 0.1\nlog: {{level: warn}}\n\
+             storage: {{filesystem: {{rootdirectory: {}}}, delete: {{enabled: true}}}}\n\
+             http: {{addr: {address}, secret: of-the-test-bed}}\n{auth}",
+            storage.display()
+        );
         let file = run.join(format!("{name}.yml"));
         write(&file, &config)?;
         let mut command = Command::new("docker-registry");
@@ -82,7 +105,7 @@ impl Registry {
         let mut process = Process::spawn(name, command, run)?;
         process
             .wait_until(&format!("listening on {address}"), START, || TcpStream::connect(&address).is_ok())?;
-        Ok(Self { process, address, account })
+        Ok(Self { process, address, account: None })
     }
 
     /// `127.0.0.1:<port>`, as it begins a reference.

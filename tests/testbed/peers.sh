@@ -15,6 +15,7 @@ wanted=(
     "containerd        1.7  1.7.24 trixie   usr/bin/containerd"
     "containerd        2.1  2.1.9  forky    usr/bin/containerd"
     "nydus-snapshotter 0.13 0.13.4 forky    usr/bin/containerd-nydus-grpc"
+    "crane             0.20 0.20.7 forky    usr/bin/crane"
 )
 
 say() { echo "peers: $*"; }
@@ -87,7 +88,8 @@ unpack() {
     rm -rf "$scratch"
 }
 
-runs() { "$@" --version >/dev/null 2>&1; }
+# Not every program knows the flag.
+runs() { "$@" --version >/dev/null 2>&1 || "$@" version >/dev/null 2>&1; }
 
 # Programs of a newer suite may ask for a newer libc: then that suite's libc comes along, and the programs are told to
 # start through its loader. Wrapper scripts would not do, because a shim starts itself again by its own path.

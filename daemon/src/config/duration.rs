@@ -27,6 +27,19 @@ impl Written for Option<Duration> {
     }
 }
 
+/// A wait that must end.
+impl Written for Duration {
+    const FORM: &'static str = "a duration above zero such as \"10s\", \"1m30s\" or \"500ms\"";
+
+    fn read(text: &str) -> Option<Self> {
+        read(text).filter(|duration| !duration.is_zero())
+    }
+
+    fn write(&self) -> String {
+        write(*self)
+    }
+}
+
 fn read(text: &str) -> Option<Duration> {
     let mut total: u64 = 0;
     let mut rest = text;
@@ -71,7 +84,7 @@ mod tests {
             ("90m", 5_400_000),
             ("1m1h", 3_660_000),
         ] {
-            assert_eq!(Option::read(text), Some(Some(Duration::from_millis(millis))), "{text}");
+            assert_eq!(Option::<Duration>::read(text), Some(Some(Duration::from_millis(millis))), "{text}");
         }
     }
 
@@ -79,6 +92,14 @@ mod tests {
     fn zero_in_any_unit_is_none() {
         for text in ["0", "0s", "0h0m"] {
             assert_eq!(Option::<Duration>::read(text), Some(None), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wait_that_must_end_is_never_zero() {
+        assert_eq!(<Duration as Written>::read("10s"), Some(Duration::from_secs(10)));
+        for text in ["0", "0s", "0h0m", "10"] {
+            assert_eq!(<Duration as Written>::read(text), None, "{text}");
         }
     }
 

@@ -127,6 +127,7 @@ mod tests {
                 "registry.credentials_file",
                 "registry.trusted_mirrors",
                 "registry.anonymous_fallback",
+                "registry.response_timeout",
                 "pull.max_concurrent_downloads",
                 "pull.progress_timeout",
                 "unpack.engine",

@@ -37,6 +37,7 @@ fn every_key_takes_another_value() {
         credentials_file = "/etc/drayd/registries.json"
         trusted_mirrors = ["m.test:5000"]
         anonymous_fallback = true
+        response_timeout = "3s"
         [pull]
         max_concurrent_downloads = 0
         progress_timeout = "0"
@@ -71,6 +72,7 @@ fn every_key_takes_another_value() {
             credentials_file: Some("/etc/drayd/registries.json".into()),
             trusted_mirrors: vec![Authority::read("m.test:5000").unwrap()],
             anonymous_fallback: true,
+            response_timeout: Duration::from_secs(3),
         },
         pull: Pull { max_concurrent_downloads: None, progress_timeout: None },
         unpack: Unpack { engine: Engine::Differ, keep_layers: false },
@@ -139,6 +141,10 @@ fn wrong_values_are_told_with_what_is_expected() {
         (
             "[registry]\nconfig_path = \"/a\"",
             r#"2:15: `config_path` in [registry]: invalid type: string "/a", expected a sequence"#,
+        ),
+        (
+            "[registry]\nresponse_timeout = \"0\"",
+            r#"2:20: `response_timeout` in [registry]: invalid value: string "0", expected a duration above zero such as "10s", "1m30s" or "500ms""#,
         ),
         (
             "[snapshotter.handlers]\nkata = \"\"",

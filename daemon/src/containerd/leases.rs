@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use containerd_client::services::v1::leases_client::LeasesClient;
-use containerd_client::services::v1::{CreateRequest, DeleteRequest};
+use containerd_client::services::v1::{AddResourceRequest, CreateRequest, DeleteRequest, Resource};
 use prost_types::Timestamp;
 use tonic::metadata::{Ascii, MetadataValue};
 
@@ -73,5 +73,16 @@ impl Containerd {
             Err(error) if error.kind() != Kind::NotFound => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Puts a resource under the lease that this handle is under; nothing to do without one. The resource need not
+    /// exist. `kind` is containerd's own name for it, as `snapshots/overlayfs`.
+    pub(super) async fn add_to_lease(&self, kind: String, name: &str) -> Result<(), Error> {
+        let Some(lease) = self.lease.as_ref().and_then(|lease| lease.to_str().ok()) else { return Ok(()) };
+        let resource = Resource { id: name.into(), r#type: kind };
+        let message = AddResourceRequest { id: lease.into(), resource: Some(resource) };
+        let mut client = LeasesClient::new(self.channel());
+        let added = client.add_resource(self.request(message)).await;
+        added.map(drop).map_err(|status| Error::new("add to the lease", name, &status))
     }
 }

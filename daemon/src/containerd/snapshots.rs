@@ -142,6 +142,11 @@ impl Snapshots {
         }
     }
 
+    /// Puts the committed snapshot of that name under the lease, whether it exists or not.
+    pub async fn hold(&self, name: &ChainId) -> Result<(), Error> {
+        self.containerd.add_to_lease(format!("snapshots/{}", self.snapshotter), name.0.as_str()).await
+    }
+
     /// Whether a committed snapshot of that name exists, in containerd's records and in the snapshotter.
     pub async fn exists(&self, name: &ChainId) -> Result<bool, Error> {
         let message = StatSnapshotRequest { snapshotter: self.snapshotter.0.clone(), key: name.to_string() };

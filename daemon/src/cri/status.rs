@@ -92,8 +92,8 @@ fn registry_code(error: &registry::Error) -> Code {
         registry::Kind::Denied => Code::PermissionDenied,
         registry::Kind::RateLimited => Code::ResourceExhausted,
         registry::Kind::Unavailable => Code::Unavailable,
-        registry::Kind::Size => Code::DataLoss,
         registry::Kind::Answer => Code::Unknown,
+        registry::Kind::Corrupt | registry::Kind::Size => Code::DataLoss,
         registry::Kind::Configuration => Code::FailedPrecondition,
     }
 }

@@ -198,8 +198,23 @@ fn read<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], limit: usize) -> Result<
         return Err(DocumentError::Html);
     }
     let Object(value) =
-        serde_json::from_slice(bytes).map_err(|error| DocumentError::Json(excerpt(&error.to_string())))?;
+        serde_json::from_slice(bytes).map_err(|error| DocumentError::Json(json_fault(&error)))?;
     Ok(value)
+}
+
+/// What is wrong with a JSON text, in words that quote no value of it: a registry may have put a secret there that it
+/// was sent.
+fn json_fault(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let names_a_field = ["missing field", "duplicate field"].iter().any(|start| text.starts_with(start));
+    if !error.is_data() || names_a_field {
+        return text;
+    }
+    // "invalid type: string \"…\", expected u64 at line 1 column 9": the last part is the reader's own.
+    match text.rfind(", expected ") {
+        Some(at) => format!("wrong value{}", &text[at..]),
+        None => format!("wrong value at line {} column {}", error.line(), error.column()),
+    }
 }
 
 /// Reads every element of a list that may be missing, telling each where it stands.

@@ -31,26 +31,37 @@ pub struct Blob {
 impl Blob {
     /// The next bytes; `None` after the last. After an error the blob is to be opened again.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        match self.answer.chunk().await {
-            Ok(Some(chunk)) => {
+        self.read().await.map_err(|failure| {
+            let attempt = Attempt { host: self.host.clone(), own: self.own, tries: 1, failure };
+            Error::Unserved { subject: self.subject.clone(), attempts: vec![attempt] }
+        })
+    }
+
+    pub(super) async fn read(&mut self) -> Result<Option<Bytes>, Failure> {
+        match self.answer.chunk().await? {
+            Some(chunk) => {
                 self.position += chunk.len() as u64;
                 if self.position > self.size {
-                    return Err(self.failed(other_size(&self.answer, self.size, self.position)));
+                    return Err(other_size(&self.answer, self.size, self.position));
                 }
                 Ok(Some(chunk))
             }
-            Ok(None) if self.position == self.size => Ok(None),
-            Ok(None) => {
-                let (url, missing) = (redacted(&self.answer.url), self.size - self.position);
-                Err(self.failed(Failure::Truncated { url, missing }))
-            }
-            Err(failure) => Err(self.failed(failure)),
+            None if self.position == self.size => Ok(None),
+            None => Err(self.truncated()),
         }
     }
 
-    fn failed(&self, failure: Failure) -> Error {
-        let attempt = Attempt { host: self.host.clone(), own: self.own, failure };
-        Error::Unserved { subject: self.subject.clone(), attempts: vec![attempt] }
+    /// The failure of a body that ended here.
+    pub(super) fn truncated(&self) -> Failure {
+        Failure::Truncated {
+            url: redacted(&self.answer.url),
+            missing: self.size.saturating_sub(self.position),
+        }
+    }
+
+    /// The failure of a body that stands still.
+    pub(super) fn stalled(&self) -> Failure {
+        Failure::Stalled { url: redacted(&self.answer.url) }
     }
 }
 
@@ -106,24 +117,27 @@ async fn ranged(
     descriptor: &Descriptor,
     offset: u64,
 ) -> Result<Option<(Answer, u64)>, Failure> {
-    if offset == 0 {
+    let host = &session.host.authority;
+    if offset == 0 || !session.standing.can_range(host) {
         return Ok(None);
     }
     let answer = send(session, descriptor, offset).await?;
     let range = answer.header(CONTENT_RANGE).and_then(ContentRange::parse);
-    match answer.response.status() {
-        StatusCode::PARTIAL_CONTENT
-            if range.is_some_and(|range| range.continues(offset, descriptor.size)) =>
-        {
-            Ok(Some((answer, offset)))
-        }
-        // The range was ignored.
-        StatusCode::OK => Ok(Some((answer, 0))),
-        // Answered with other bytes, or refused: without a range the host may still serve.
-        StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::BAD_REQUEST => Ok(None),
-        status if status.is_success() => Ok(None),
-        _ => Err(session.refusal(answer).await),
+    let status = answer.response.status();
+    let refused = matches!(status, StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::BAD_REQUEST);
+    if !status.is_success() && !refused {
+        return Err(session.refusal(answer).await);
     }
+    let continues = range.is_some_and(|range| range.continues(offset, descriptor.size));
+    let served = status == StatusCode::PARTIAL_CONTENT && continues;
+    session.standing.ranged(host, served);
+    Ok(match status {
+        _ if served => Some((answer, offset)),
+        // The range was ignored.
+        StatusCode::OK => Some((answer, 0)),
+        // Answered with other bytes, or refused: without a range the host may still serve.
+        _ => None,
+    })
 }
 
 async fn whole(session: &Session<'_>, descriptor: &Descriptor) -> Result<Answer, Failure> {

@@ -126,10 +126,14 @@ impl Login {
             }
         };
         // The pair first: its base64 holds that of a part of it only by chance.
-        let spellings =
-            [pair.as_str()].into_iter().chain(parts).filter(|part| !part.is_empty()).flat_map(spellings);
-        spellings.fold(text.to_owned(), |text, spelling| text.replace(&spelling, REDACTED))
+        without([pair.as_str()].into_iter().chain(parts), text)
     }
+}
+
+/// `text` without these secrets, in any spelling that they may have been quoted in.
+pub(super) fn without<'a>(secrets: impl IntoIterator<Item = &'a str>, text: &str) -> String {
+    let spellings = secrets.into_iter().filter(|secret| !secret.is_empty()).flat_map(spellings);
+    spellings.fold(text.to_owned(), |text, spelling| text.replace(&spelling, REDACTED))
 }
 
 /// How a text comes to stand in a header, a form or a URL.

@@ -7,6 +7,8 @@ use super::credentials_file::CredentialsFileError;
 use super::failure::Failure;
 use super::hosts_toml::HostsError;
 use super::proxies::ProxyError;
+use super::retry;
+use super::wire::ClientError;
 
 /// The class of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,8 +23,10 @@ pub enum Kind {
     RateLimited,
     /// No connection, no answer in time, a broken one, or a server error.
     Unavailable,
-    /// An answer that cannot be used: wrong digest, wrong range, HTML, too big.
+    /// An answer that cannot be used: wrong length, HTML, too big.
     Answer,
+    /// A whole answer whose bytes are not what the digest names.
+    Corrupt,
     /// A body of another length than its descriptor says.
     Size,
     /// The node's own registry configuration is broken.
@@ -43,7 +47,7 @@ pub enum Error {
     Proxy(#[source] ProxyError),
     /// The HTTP client cannot be built, for want of system certificates for example.
     #[error("the HTTP client cannot be set up")]
-    Client(#[source] reqwest::Error),
+    Client(#[source] ClientError),
     /// The registry configuration leaves no host to ask.
     #[error("{subject}: no host is configured with the capability for this request")]
     NoHost {
@@ -67,7 +71,9 @@ pub struct Attempt {
     pub host: String,
     /// Whether it is the registry's own host rather than a mirror.
     pub own: bool,
-    /// What it did.
+    /// How often it was asked without progress.
+    pub tries: u32,
+    /// What it did the last time.
     pub failure: Failure,
 }
 
@@ -85,7 +91,7 @@ impl Error {
             | Self::Proxy(_)
             | Self::Client(_)
             | Self::NoHost { .. } => Kind::Configuration,
-            Self::Unserved { attempts, .. } => kind_of(attempts).unwrap_or(Kind::Unavailable),
+            Self::Unserved { attempts, .. } => decisive_kind(attempts).unwrap_or(Kind::Unavailable),
         }
     }
 
@@ -102,17 +108,23 @@ impl Error {
 
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whose = match (self.own, self.host.contains("://")) {
+        let role = match (self.own, self.host.contains("://")) {
             (true, _) => "registry",
             (false, false) => "mirror",
             (false, true) => "foreign url",
         };
-        write!(f, "{whose} {}: {}", self.host, self.failure)
+        write!(f, "{role} {}: {}", self.host, self.failure)?;
+        if self.tries > 1 { write!(f, " (after {} tries)", self.tries) } else { Ok(()) }
     }
 }
 
+/// Whether the registry's own host has spoken: no host after it changes the error, and no second question the answer.
+pub(super) fn is_final(own: &Failure) -> bool {
+    rank(own.kind()) >= CLEAR && !retry::is_worth_it(own)
+}
+
 /// The class of what the deciding host did.
-pub(super) fn kind_of(attempts: &[Attempt]) -> Option<Kind> {
+pub(super) fn decisive_kind(attempts: &[Attempt]) -> Option<Kind> {
     decisive(attempts).map(|attempt| attempt.failure.kind())
 }
 
@@ -131,7 +143,7 @@ fn rank(kind: Kind) -> u8 {
     match kind {
         Kind::Unauthorized | Kind::Denied | Kind::RateLimited => 3,
         Kind::NotFound => CLEAR,
-        Kind::Answer | Kind::Size => 1,
+        Kind::Answer | Kind::Corrupt | Kind::Size => 1,
         Kind::Unavailable | Kind::Configuration => 0,
     }
 }
@@ -149,9 +161,14 @@ mod tests {
 
     fn attempt(own: bool, status: u16) -> Attempt {
         let status = StatusCode::from_u16(status).unwrap();
-        let failure =
-            Failure::Status { method: Method::GET, url: "https://h/".into(), status, message: None };
-        Attempt { host: "h".into(), own, failure }
+        let failure = Failure::Status {
+            method: Method::GET,
+            url: "https://h/".into(),
+            status,
+            message: None,
+            told: None,
+        };
+        Attempt { host: "h".into(), own, tries: 1, failure }
     }
 
     #[test]
@@ -174,10 +191,10 @@ mod tests {
 
     #[test]
     fn every_host_is_listed_with_its_cause() {
-        let attempts = vec![attempt(false, 404), attempt(true, 503)];
+        let attempts = vec![attempt(false, 404), Attempt { tries: 5, ..attempt(true, 503) }];
         assert_eq!(
             Error::Unserved { subject: "reg.test/a:1".into(), attempts }.to_string(),
-            "reg.test/a:1: mirror h: GET https://h/: 404 Not Found; registry h: GET https://h/: 503 Service Unavailable"
+            "reg.test/a:1: mirror h: GET https://h/: 404 Not Found; registry h: GET https://h/: 503 Service Unavailable (after 5 tries)"
         );
     }
 }

@@ -2,9 +2,12 @@
 //! quote the registry's own words within bounds.
 
 use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
 
 use http::{Method, StatusCode};
 use reqwest::Url;
+use rustls::AlertDescription;
 
 use super::credential_helper::HelperError;
 use super::error::Kind;
@@ -13,12 +16,20 @@ use super::error::Kind;
 /// one token request and the foreign errors cannot be cloned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// No connection: name not found, refused, timed out, or no TLS spoken.
+    /// No connection: name not found, refused or timed out.
     #[error("cannot connect to {url}: {cause}")]
     Unreachable {
         /// Redacted URL.
         url: String,
         /// The innermost causes.
+        cause: String,
+    },
+    /// A connection to something that does not speak TLS, or not with us: it may want a client certificate.
+    #[error("no TLS with {url}: {cause}")]
+    NoTls {
+        /// Redacted URL.
+        url: String,
+        /// What TLS found wrong.
         cause: String,
     },
     /// The host's certificate is not trusted.
@@ -32,14 +43,14 @@ pub enum Failure {
         cause: String,
     },
     /// Connected, but no answer came in time.
-    #[error("{method} {url}: no answer within {seconds} s")]
+    #[error("{method} {url}: no answer within {} s", limit.as_secs_f32())]
     Silent {
         /// The request's method.
         method: Method,
         /// Redacted URL.
         url: String,
         /// How long it was waited.
-        seconds: u64,
+        limit: Duration,
     },
     /// The connection broke in the middle of an answer.
     #[error("{method} {url}: connection broken: {cause}")]
@@ -59,6 +70,12 @@ pub enum Failure {
         /// How many bytes were not sent.
         missing: u64,
     },
+    /// The body stood still, or trickled.
+    #[error("{url}: the body stood still")]
+    Stalled {
+        /// Redacted URL, or the host where it is not known.
+        url: String,
+    },
     /// The body has another length than the descriptor says.
     #[error("{url}: the descriptor says {stated} bytes, the host sends {sent}")]
     Size {
@@ -70,7 +87,7 @@ pub enum Failure {
         sent: u64,
     },
     /// An HTTP status that is no success.
-    #[error("{method} {url}: {status}{}", quote(message.as_deref()))]
+    #[error("{method} {url}: {status}{}{}", quote(message.as_deref()), asked(*told))]
     Status {
         /// The request's method.
         method: Method,
@@ -80,6 +97,8 @@ pub enum Failure {
         status: StatusCode,
         /// The registry's own words.
         message: Option<String>,
+        /// How long the host asks to be left alone.
+        told: Option<Duration>,
     },
     /// The credentials, or their absence, were refused.
     #[error("{url}: {refusal}{}", quote(message.as_deref()))]
@@ -100,6 +119,14 @@ pub enum Failure {
         url: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A whole body that is not the object.
+    #[error("{url}: the bytes do not match the digest{}", found(actual.as_deref()))]
+    Corrupt {
+        /// Redacted URL, or the host where there were several.
+        url: String,
+        /// Their digest, where it was computed.
+        actual: Option<String>,
     },
     /// The node's credential helper gave no answer, so the host was not asked.
     #[error("the node's credentials for {host} cannot be had: {cause}")]
@@ -136,14 +163,17 @@ impl Failure {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Unreachable { .. }
+            | Self::NoTls { .. }
             | Self::Untrusted { .. }
             | Self::Silent { .. }
             | Self::Broken { .. }
-            | Self::Truncated { .. } => Kind::Unavailable,
+            | Self::Truncated { .. }
+            | Self::Stalled { .. } => Kind::Unavailable,
             Self::Status { status, .. } => status_kind(*status),
             Self::Unauthorized { .. } => Kind::Unauthorized,
             Self::Size { .. } => Kind::Size,
             Self::Unusable { .. } => Kind::Answer,
+            Self::Corrupt { .. } => Kind::Corrupt,
             Self::Helper { cause, .. } if cause.is_transient() => Kind::Unavailable,
             Self::Helper { .. } => Kind::Configuration,
         }
@@ -152,14 +182,27 @@ impl Failure {
     /// Whether the same request may succeed in a moment.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Untrusted { .. } => false,
+            Self::Untrusted { .. } | Self::NoTls { .. } => false,
             _ => matches!(self.kind(), Kind::Unavailable | Kind::RateLimited),
+        }
+    }
+
+    /// How long the host asks to be left alone, if it does.
+    pub(super) fn told(&self) -> Option<Duration> {
+        match self {
+            Self::Status { told, .. } => *told,
+            _ => None,
         }
     }
 
     /// Whether no request reached the host, so that no other request will.
     pub(super) fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Untrusted { .. })
+        matches!(self, Self::Unreachable { .. } | Self::NoTls { .. } | Self::Untrusted { .. })
+    }
+
+    /// Whether the host gave no sign of life.
+    pub(super) fn is_absence(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Silent { .. })
     }
 
     pub(super) fn unusable(method: &Method, url: &Url, reason: impl Into<String>) -> Self {
@@ -169,14 +212,17 @@ impl Failure {
     /// Reads an error of the HTTP library. Its URL is left out, since that may hold a signed query.
     pub(super) fn of_transport(method: &Method, url: &Url, error: reqwest::Error) -> Self {
         let (url, connecting) = (redacted(url), error.is_connect());
-        let cause = innermost(&error.without_url());
-        // The text is rustls' own for every certificate it rejects; its type is not reachable through reqwest.
-        if connecting && cause.contains("invalid peer certificate") {
-            Self::Untrusted { url, cause }
-        } else if connecting {
-            Self::Unreachable { url, cause }
-        } else {
-            Self::Broken { method: method.clone(), url, cause }
+        let error = error.without_url();
+        let cause = innermost(&error);
+        match of_tls(&error) {
+            Some(rustls::Error::InvalidCertificate(_)) => Self::Untrusted { url, cause },
+            // What breaks later breaks by chance, but for our certificate: hosts refuse that after the handshake.
+            Some(rustls::Error::AlertReceived(alert)) if connecting || is_about_certificates(*alert) => {
+                Self::NoTls { url, cause }
+            }
+            Some(_) if connecting => Self::NoTls { url, cause },
+            _ if connecting => Self::Unreachable { url, cause },
+            _ => Self::Broken { method: method.clone(), url, cause },
         }
     }
 }
@@ -212,6 +258,37 @@ pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+/// The TLS library's error in a chain. Errors of the system wrap others without counting them among their sources.
+fn of_tls<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
+    let inner = match error.downcast_ref::<io::Error>() {
+        Some(error) => error.get_ref().map(|inner| inner as &'a (dyn StdError + 'static)),
+        None => error.source(),
+    };
+    error.downcast_ref().or_else(|| of_tls(inner?))
+}
+
+fn is_about_certificates(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::CertificateRequired
+    )
+}
+
+fn asked(told: Option<Duration>) -> String {
+    told.map(|told| format!(" (it asks for {} s of rest)", told.as_secs())).unwrap_or_default()
+}
+
+fn found(actual: Option<&str>) -> String {
+    actual.map(|actual| format!(": they are {actual}")).unwrap_or_default()
 }
 
 fn quote(message: Option<&str>) -> String {

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use reqwest::Url;
 
 use super::blob::{self, Blob};
-use super::error::Attempt;
+use super::error::{Attempt, Error, Kind, decisive_kind};
 use super::failure::{Failure, redacted};
 use super::range::ContentRange;
 use super::tls::Tls;
@@ -21,29 +21,30 @@ const URLS: usize = 4;
 /// For a connection: a manifest may name any address, and many of the real ones are gone for good.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Opens the blob at the first of its addresses that serves it. The failures of those before it are added to
-/// `attempts`, and with them the reason why there is none.
-pub(super) async fn open(
+/// Opens the blob at the first of its addresses that serves it, where `error` says that the registry does not have it;
+/// else gives the error back, with the failure of each address.
+pub(super) async fn open_instead(
     wire: &Wire,
     descriptor: &Descriptor,
     offset: u64,
-    subject: &str,
-    attempts: &mut Vec<Attempt>,
-) -> Option<Blob> {
+    subject: String,
+    error: Error,
+) -> Result<Blob, Error> {
+    let mut attempts = match error {
+        Error::Unserved { attempts, .. } if decisive_kind(&attempts) == Some(Kind::NotFound) => attempts,
+        error => return Err(error),
+    };
     for url in descriptor.urls.iter().take(URLS).filter_map(|url| address(url)) {
         let host = url.origin().ascii_serialization();
-        match ask(wire, descriptor, offset, &url).await {
-            Ok((answer, offset)) => {
-                let whose = (host.clone(), false);
-                match blob::received(answer, whose, descriptor, offset, subject.to_owned()) {
-                    Ok(blob) => return Some(blob),
-                    Err(failure) => attempts.push(Attempt { host, own: false, failure }),
-                }
-            }
-            Err(failure) => attempts.push(Attempt { host, own: false, failure }),
+        let opened = ask(wire, descriptor, offset, &url).await.and_then(|(answer, offset)| {
+            blob::received(answer, (host.clone(), false), descriptor, offset, subject.clone())
+        });
+        match opened {
+            Ok(blob) => return Ok(blob),
+            Err(failure) => attempts.push(Attempt { host, own: false, tries: 1, failure }),
         }
     }
-    None
+    Err(Error::Unserved { subject, attempts })
 }
 
 /// An address that may be asked. Credentials in it are left out: whoever wrote the manifest put them there.
@@ -88,7 +89,7 @@ fn request(url: &Url, offset: u64) -> Request {
 /// Its status alone: the words of any web server are for nobody.
 fn refusal(answer: &Answer) -> Failure {
     let (method, status) = (answer.method.clone(), answer.response.status());
-    Failure::Status { method, url: redacted(&answer.url), status, message: None }
+    Failure::Status { method, url: redacted(&answer.url), status, message: None, told: None }
 }
 
 #[cfg(test)]

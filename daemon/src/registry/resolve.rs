@@ -2,10 +2,11 @@
 //! complete answer to HEAD; in every other case the manifest is read and hashed.
 
 use bytes::Bytes;
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::Value;
 
-use super::failure::Failure;
+use super::failure::{Failure, redacted};
+use super::retry;
 use super::session::{Ask, Session};
 use super::wire::{Answer, Role};
 use crate::oci::digest::Hasher;
@@ -40,8 +41,16 @@ pub(super) async fn resolve(session: &Session<'_>, object: &str) -> Result<Resol
                 return Ok(Resolved { target, body: None, host: session.host.authority.clone() });
             }
         }
-        // GET would be refused as well, and counts against the limit.
-        Ok(answer) if answer.response.status().as_u16() == 429 => return Err(session.refusal(answer).await),
+        // It asks for a wait that it will get: GET would be refused as well. Without one, or with one that nobody can
+        // be kept for, GET gets the registry's own words, which an answer to HEAD cannot hold.
+        Ok(answer)
+            if answer.response.status() == StatusCode::TOO_MANY_REQUESTS && answer.told().is_some() =>
+        {
+            let refusal = session.refusal(answer).await;
+            if retry::is_worth_it(&refusal) {
+                return Err(refusal);
+            }
+        }
         // Some registries refuse or break on HEAD only, with any status.
         Ok(_) | Err(Failure::Broken { .. }) => {}
         Err(failure) => return Err(failure),
@@ -83,9 +92,8 @@ fn target_of_body(answer: &Answer, body: &[u8], wanted: Option<Digest>) -> Resul
         Some(wanted) if !wanted.matches(body) => {
             let mut hasher = Hasher::new(wanted.algorithm());
             hasher.update(body);
-            return Err(
-                answer.unusable(format!("the manifest's digest is {}, not {wanted}", hasher.finish()))
-            );
+            let actual = Some(hasher.finish().to_string());
+            return Err(Failure::Corrupt { url: redacted(&answer.url), actual });
         }
         Some(wanted) => wanted,
         None => Digest::of(body),

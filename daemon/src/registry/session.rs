@@ -16,6 +16,7 @@ use super::failure::{Failure, Refusal, redacted};
 use super::hosts::{Host, Scheme, split_port};
 use super::logins::Logins;
 use super::message::message_of;
+use super::standing::Standing;
 use super::wire::{Answer, Request, Role, Transport, Wire};
 
 /// Largest error body read, as in containerd; the quotation is far shorter.
@@ -36,6 +37,7 @@ pub(super) struct Session<'a> {
     pub(super) wire: &'a Wire,
     pub(super) access: &'a Access,
     pub(super) schemes: &'a Schemes,
+    pub(super) standing: &'a Standing,
     /// For the targets of redirects.
     pub(super) logins: &'a Logins,
     pub(super) node: &'a CredentialsFile,
@@ -148,6 +150,7 @@ impl Session<'_> {
             method: answer.method.clone(),
             url: redacted(&answer.url),
             status: answer.response.status(),
+            told: answer.told(),
         }
     }
 
@@ -199,7 +202,9 @@ impl Session<'_> {
         // A redirect may have led elsewhere; what fails there says nothing about this host.
         let at_host = |url: &str| own.as_ref().is_ok_and(|own| url.starts_with(own));
         match answer {
-            Err(Failure::Unreachable { url, .. }) => at_host(url),
+            Err(Failure::Unreachable { url, .. } | Failure::NoTls { url, .. }) => at_host(url),
+            // It may wait for the rest of what is no request to it.
+            Err(Failure::Silent { url, .. }) => tls && at_host(url),
             Err(Failure::Broken { url, .. }) => !tls && at_host(url),
             // What servers with TLS say to a plain request.
             Ok(answer) => !tls && answer.response.status() == StatusCode::BAD_REQUEST,

@@ -2,16 +2,22 @@
 
 mod auth;
 mod fake;
+mod fallback;
 mod foreign;
 mod mirrors;
 mod node;
 mod resolve;
+mod retry;
 mod secure;
+mod stream;
 mod tls;
 mod transfer;
 
+use std::fmt::Write as _;
+
 use base64::Engine as _;
-use fake::{Fake, Received, Reply};
+use fake::{Ending, Fake, Received, Reply};
+use tokio::time::Instant;
 
 use super::*;
 use crate::oci::{Digest, media_type};
@@ -27,6 +33,8 @@ fn config() -> Config {
         trusted_mirrors: Vec::new(),
         anonymous_fallback: false,
         user_agent: "drayd/test".into(),
+        response_timeout: Duration::from_secs(10),
+        stall_timeout: Duration::from_secs(30),
         environment: Environment::default(),
     }
 }
@@ -58,6 +66,39 @@ impl Hosts {
     fn registry(&self) -> Registry {
         Registry::new(self.config()).unwrap()
     }
+}
+
+/// A registry house with mirrors, each over plain HTTP, in front of `own`; and the files that say so.
+fn mirrored(mirrors: &[&Fake], own: &str) -> (Registry, Hosts) {
+    let mut text = format!("server = '{own}'\n");
+    for mirror in mirrors {
+        let _ = writeln!(text, "[host.'{}']", plain(mirror));
+    }
+    let hosts = Hosts::new();
+    hosts.write(own.split_once("://").unwrap().1, &text);
+    (hosts.registry(), hosts)
+}
+
+fn plain(fake: &Fake) -> String {
+    format!("http://{}", fake.authority())
+}
+
+/// A house whose only host is `fake`, over plain HTTP.
+fn direct(fake: &Fake) -> (Registry, Hosts) {
+    mirrored(&[], &plain(fake))
+}
+
+/// All bytes of a stream from its position on.
+async fn drain(stream: &mut Stream<'_>) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    while let Some(part) = stream.next().await? {
+        bytes.extend_from_slice(&part);
+    }
+    Ok(bytes)
+}
+
+fn offsets(fake: &Fake) -> Vec<Option<usize>> {
+    fake.received().iter().map(Received::offset).collect()
 }
 
 fn repository(fake: &Fake) -> Repository {
@@ -164,7 +205,7 @@ async fn a_local_host_without_tls_is_found_out_once() {
     assert_eq!(fake.tls_attempts(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_host_that_is_not_there_is_unavailable() {
     let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let repository = Repository { domain: gone.to_string(), path: "a".into() };
@@ -172,4 +213,5 @@ async fn a_host_that_is_not_there_is_unavailable() {
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.is_transient());
     assert!(error.to_string().contains("refused"), "{error}");
+    assert!(error.to_string().ends_with("(after 5 tries)"), "{error}");
 }

@@ -6,6 +6,8 @@ use std::{fmt, io};
 
 use reqwest::{Certificate, Identity};
 
+use super::handshake::Settings;
+
 /// What a host's TLS connections are made with. The system's authorities always count; nothing here removes them.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Tls {
@@ -90,18 +92,11 @@ impl Tls {
         Self { authorities: self.authorities.clone(), client: None, skip_verify: false }
     }
 
-    /// Puts the settings into a client under construction.
-    pub(super) fn apply(
-        &self,
-        mut builder: reqwest::ClientBuilder,
-    ) -> reqwest::Result<reqwest::ClientBuilder> {
-        for pem in &self.authorities {
-            builder = builder.tls_certs_merge(Certificate::from_pem_bundle(pem)?);
-        }
-        if let Some(pem) = &self.client {
-            builder = builder.identity(Identity::from_pem(pem)?);
-        }
-        Ok(builder.tls_danger_accept_invalid_certs(self.skip_verify))
+    /// The library's settings for connections that offer these application protocols.
+    pub(super) fn config(&self, protocols: &[&str]) -> Result<rustls::ClientConfig, rustls::Error> {
+        let Self { authorities, client, skip_verify } = self;
+        let client = client.as_deref();
+        Settings { authorities, client, skip_verify: *skip_verify, protocols }.config()
     }
 }
 

@@ -123,7 +123,7 @@ impl Order {
         // A token server speaks of the credentials with any of these; all else is about the server.
         match status.as_u16() {
             400 | 401 | 403 => Failure::Unauthorized { url, refusal, message },
-            _ => Failure::Status { method: answer.method.clone(), url, status, message },
+            _ => Failure::Status { method: answer.method.clone(), url, status, message, told: answer.told() },
         }
     }
 }

@@ -3,22 +3,21 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use reqwest::{Client, Response, Url};
 
-use super::credentials::{Login, REDACTED};
+use super::credentials::{Login, REDACTED, without};
+use super::dial::{self, DialLayer};
 use super::failure::{Failure, innermost, redacted};
 use super::hosts::DIAL_TIMEOUT;
 use super::proxies::Proxies;
+use super::retry_after;
 use super::tls::Tls;
 
-/// How long headers may take once connected. A registry answers from an index; containerd 2.3 waits 30 s, but with
-/// mirrors to go on to, waiting longer for one only delays the pull.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a whole small document may take: at the limit of a manifest's size this is still below 150 KiB/s.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Redirects followed for one request; the figure of containerd and of browsers' ancestors.
@@ -73,27 +72,54 @@ pub(super) struct Answer {
     pub(super) proved: Option<Login>,
 }
 
+/// `text` without what the query of a redirect's target says: a signed URL is as good as a password while it lasts.
+fn without_query(url: &Url, text: &str) -> String {
+    let values: Vec<String> = url.query_pairs().map(|(_, value)| value.into_owned()).collect();
+    // As it was sent, then value by value: short ones are flags, and would take words out of the message.
+    let sent =
+        url.query().into_iter().flat_map(|query| query.split('&')).filter_map(|pair| pair.split_once('='));
+    let raw: Vec<&str> = sent.map(|(_, value)| value).collect();
+    let long = |value: &&str| value.len() >= SHORTEST_SECRET;
+    without(url.query().into_iter().chain(raw).chain(values.iter().map(String::as_str)).filter(long), text)
+}
+
+/// Bytes of the shortest value of a query that may be a secret.
+const SHORTEST_SECRET: usize = 6;
+
 /// The HTTP clients of the process.
 pub(super) struct Wire {
     user_agent: String,
+    /// How long a host that is connected to may take for the headers of its answer.
+    response_timeout: Duration,
     proxies: Proxies,
     /// Guards the clients by their settings. Each holds its own pool, so they are shared and never built twice.
     clients: Mutex<HashMap<Transport, Client>>,
 }
 
+/// Why no HTTP client can be built.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// TLS cannot be set up, for want of system certificates for example.
+    #[error("TLS cannot be set up")]
+    Tls(#[source] rustls::Error),
+    /// The HTTP library's own reason.
+    #[error("the HTTP library cannot be set up")]
+    Http(#[source] reqwest::Error),
+}
+
 impl Wire {
-    pub(super) fn new(user_agent: String, proxies: Proxies) -> Self {
-        Self { user_agent, proxies, clients: Mutex::default() }
+    pub(super) fn new(user_agent: String, proxies: Proxies, response_timeout: Duration) -> Self {
+        Self { user_agent, proxies, response_timeout, clients: Mutex::default() }
     }
 
     /// Builds a first client, so that a node without usable system certificates shows it at start.
-    pub(super) fn check(&self) -> reqwest::Result<()> {
+    pub(super) fn check(&self) -> Result<(), ClientError> {
         let transport = Transport { tls: Tls::default(), dial_timeout: DIAL_TIMEOUT, role: Role::Document };
         self.client(&transport).map(drop)
     }
 
     /// The client for a host.
-    fn client(&self, transport: &Transport) -> reqwest::Result<Client> {
+    fn client(&self, transport: &Transport) -> Result<Client, ClientError> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(transport) {
             return Ok(client.clone());
@@ -106,11 +132,17 @@ impl Wire {
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
             .connect_timeout(transport.dial_timeout)
+            .connector_layer(DialLayer)
             .pool_idle_timeout(IDLE_TIMEOUT);
-        if transport.role == Role::Blob {
-            builder = builder.http1_only();
-        }
-        let client = transport.tls.apply(builder)?.build()?;
+        let protocols: &[&str] = match transport.role {
+            Role::Document => &["h2", "http/1.1"],
+            Role::Blob => {
+                builder = builder.http1_only();
+                &["http/1.1"]
+            }
+        };
+        let tls = transport.tls.config(protocols).map_err(ClientError::Tls)?;
+        let client = builder.tls_backend_preconfigured(tls).build().map_err(ClientError::Http)?;
         if clients.len() >= CLIENTS {
             clients.clear();
         }
@@ -164,11 +196,9 @@ impl Wire {
         if let Some(body) = body {
             request = request.body(body);
         }
-        // The library does not tell when a connection is made, so the time for that comes on top.
-        let limit = transport.dial_timeout + HEADER_TIMEOUT;
-        match tokio::time::timeout(limit, request.send()).await {
-            Ok(answer) => answer.map_err(|error| Failure::of_transport(method, url, error)),
-            Err(_) => Err(silent(method, url, limit)),
+        match dial::answered(request.send(), self.response_timeout).await {
+            Some(answer) => answer.map_err(|error| Failure::of_transport(method, url, error)),
+            None => Err(silent(method, url, self.response_timeout)),
         }
     }
 }
@@ -185,7 +215,13 @@ impl Answer {
         let sent = header.and_then(|header| Some(header.split_once(' ')?.1));
         let text = sent.map_or_else(|| text.to_owned(), |sent| text.replace(sent, REDACTED));
         let text = self.proved.as_ref().map_or_else(|| text.clone(), |proved| proved.scrub(&text));
+        let text = if self.from_origin { text } else { without_query(&self.url, &text) };
         login.scrub(&text)
+    }
+
+    /// How long the host asks to be left alone, if it does.
+    pub(super) fn told(&self) -> Option<Duration> {
+        retry_after::told(self.response.headers(), SystemTime::now())
     }
 
     /// The length of the body as announced; for an answer to HEAD, of the body that GET would have.
@@ -261,5 +297,5 @@ fn redirect(method: &Method, url: &Url, response: &Response) -> Result<Option<Ur
 }
 
 fn silent(method: &Method, url: &Url, limit: Duration) -> Failure {
-    Failure::Silent { method: method.clone(), url: redacted(url), seconds: limit.as_secs() }
+    Failure::Silent { method: method.clone(), url: redacted(url), limit }
 }

@@ -3,6 +3,7 @@
 use std::env::consts::ARCH;
 
 use anyhow::Result;
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{Reply, Scripted};
@@ -65,6 +66,8 @@ pub struct Image {
     pub layers: Vec<Blob>,
     /// Digests of the layers' tars.
     pub diff_ids: Vec<String>,
+    /// Digest of the one file in each layer: `file0`, `file1`, …
+    pub files: Vec<String>,
 }
 
 impl Image {
@@ -73,11 +76,12 @@ impl Image {
         let seed =
             repository.bytes().fold(7_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
         let mut blobs = Vec::new();
-        let mut diff_ids = Vec::new();
+        let (mut diff_ids, mut files) = (Vec::new(), Vec::new());
         for number in 0..layers {
             let mut tar = LayerTar::default();
             let content = noise(seed.wrapping_add(number as u64 * 7919), kilobytes << 10);
             tar.file(&format!("file{number}"), &Meta::mode(0o644), &content)?;
+            files.push(digest(&content));
             let tar = tar.finish()?;
             diff_ids.push(digest(&tar));
             blobs.push(Blob::new(LAYER, Compression::Gzip.of(tar)?));
@@ -88,6 +92,7 @@ impl Image {
             config: config(&diff_ids),
             layers: blobs,
             diff_ids,
+            files,
         };
         image.manifest = image.manifest_with(&image.config.descriptor());
         Ok(image)
@@ -146,11 +151,13 @@ pub fn architecture() -> &'static str {
 /// Serves a blob, manifest or index under its digest, ranges included.
 pub fn serve_blob(registry: &Scripted, repository: &str, blob: &Blob) {
     let path = blob.path(repository);
-    let blob = blob.clone();
-    registry.on("GET", &path, move |request, _| match blob.media_type.as_str() {
-        MANIFEST | INDEX => manifest_reply(&blob),
-        _ => Reply::ranged(request, &blob.bytes),
-    });
+    if matches!(blob.media_type.as_str(), MANIFEST | INDEX) {
+        let reply = manifest_reply(blob);
+        registry.on("GET", &path, move |_, _| reply.clone());
+    } else {
+        let bytes = Bytes::from(blob.bytes.clone());
+        registry.on("GET", &path, move |request, _| Reply::ranged_of(request, &bytes));
+    }
 }
 
 /// 200 with a manifest or index and its digest.

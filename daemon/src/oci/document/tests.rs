@@ -261,6 +261,19 @@ fn what_is_not_json_is_refused() {
 }
 
 #[test]
+fn a_document_that_cannot_be_read_is_not_quoted() {
+    for json in [
+        r#"{"config": "canary, expected nothing"}"#,
+        r#"{"layers": [{"digest": {"canary": 1}}]}"#,
+        r#"{"manifests": "canary"}"#,
+        r#"{"schemaVersion": "canary"}"#,
+    ] {
+        let text = refusal(Document::parse(None, json.as_bytes()));
+        assert!(!text.contains("canary"), "{text}");
+    }
+}
+
+#[test]
 fn a_web_page_is_called_one() {
     let manifest = manifest_json().to_string();
     for (media_type, bytes) in [

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -35,6 +36,19 @@ pub(super) struct Reply {
     pub(super) body: String,
     /// The announced length; without one, the body ends with the connection.
     pub(super) length: Option<usize>,
+    /// What happens once everything is written.
+    pub(super) ending: Ending,
+    /// The pause before each byte of the body, where it comes byte by byte.
+    pub(super) drip: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    Close,
+    /// The connection is reset.
+    Reset,
+    /// The connection stays open, and nothing comes.
+    Silence,
 }
 
 impl Fake {
@@ -88,9 +102,31 @@ async fn answer(mut stream: TcpStream, state: Arc<State>) {
         received.push(request.clone());
         (state.script)(&request, count)
     };
-    if reply.status != 0 {
-        let _ = stream.write_all(reply.text(request.method() == "HEAD").as_bytes()).await;
+    // Whoever went away in the middle is no concern of the script.
+    let _ = send(&mut stream, &reply, request.method() == "HEAD").await;
+    match reply.ending {
+        Ending::Close => {}
+        Ending::Reset => stream.set_zero_linger().unwrap(),
+        Ending::Silence => std::future::pending().await,
     }
+}
+
+async fn send(stream: &mut TcpStream, reply: &Reply, head: bool) -> std::io::Result<()> {
+    if reply.status == 0 {
+        return Ok(());
+    }
+    stream.write_all(reply.head().as_bytes()).await?;
+    match (head, reply.drip) {
+        (true, _) => {}
+        (false, None) => stream.write_all(reply.body.as_bytes()).await?,
+        (false, Some(pause)) => {
+            for byte in reply.body.bytes() {
+                tokio::time::sleep(pause).await;
+                stream.write_all(&[byte]).await?;
+            }
+        }
+    }
+    Ok(())
 }
 
 async fn receive(stream: &mut TcpStream, state: &State) -> Option<Received> {
@@ -129,6 +165,11 @@ impl Received {
         self.head.split([' ', '?']).nth(1).unwrap()
     }
 
+    /// Where the range begins that it asks for.
+    pub(super) fn offset(&self) -> Option<usize> {
+        Some(self.header("range")?.strip_prefix("bytes=")?.strip_suffix('-')?.parse().unwrap())
+    }
+
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let fields = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
         fields.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
@@ -137,15 +178,40 @@ impl Received {
 
 impl Reply {
     pub(super) fn ok(body: &str) -> Self {
-        Self { status: 200, headers: Vec::new(), body: body.into(), length: Some(body.len()) }
+        Self { body: body.into(), length: Some(body.len()), ..Self::status(200) }
     }
 
     pub(super) fn status(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: String::new(), length: None }
+        Self {
+            status,
+            headers: Vec::new(),
+            body: String::new(),
+            length: None,
+            ending: Ending::Close,
+            drip: None,
+        }
+    }
+
+    /// The whole or the range that `request` asks for, as a host that obeys ranges serves it.
+    pub(super) fn range_of(request: &Received, whole: &str) -> Self {
+        let Some(start) = request.offset() else { return Self::ok(whole) };
+        let size = whole.len();
+        let range = format!("bytes {start}-{}/{size}", size - 1);
+        Self { status: 206, ..Self::ok(&whole[start..]) }.header("content-range", &range)
+    }
+
+    /// The same, but after so many bytes of the body the connection ends like this.
+    pub(super) fn cut(mut self, after: usize, ending: Ending) -> Self {
+        self.body.truncate(after);
+        Self { ending, ..self }
     }
 
     pub(super) fn hang_up() -> Self {
         Self::status(0)
+    }
+
+    pub(super) fn silence() -> Self {
+        Self { ending: Ending::Silence, ..Self::status(0) }
     }
 
     pub(super) fn header(mut self, name: &str, value: &str) -> Self {
@@ -153,12 +219,11 @@ impl Reply {
         self
     }
 
-    fn text(&self, head: bool) -> String {
+    fn head(&self) -> String {
         let length = self.length.map(|length| format!("content-length: {length}\r\n"));
         let headers: String =
             self.headers.iter().flat_map(|(name, value)| [name, ": ", value, "\r\n"]).collect();
-        let body = if head { "" } else { &self.body };
         let (status, length) = (self.status, length.unwrap_or_default());
-        format!("HTTP/1.1 {status} Scripted\r\nconnection: close\r\n{headers}{length}\r\n{body}")
+        format!("HTTP/1.1 {status} Scripted\r\nconnection: close\r\n{headers}{length}\r\n")
     }
 }

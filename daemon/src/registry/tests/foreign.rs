@@ -92,3 +92,21 @@ async fn a_broken_foreign_layer_is_continued_where_the_address_can_and_begun_ane
         assert_eq!(read(blob).await.unwrap(), LAYER.as_bytes()[if ranges { 2 } else { 0 }..]);
     }
 }
+
+#[tokio::test]
+async fn a_stream_goes_to_the_address_too_and_not_back_to_one_whose_bytes_were_wrong() {
+    let fake = Fake::start(missing(404)).await;
+    let outside = Fake::start(|_| Reply::ok(LAYER)).await;
+    let descriptor = elsewhere(vec![format!("http://{}/layer", outside.authority())]);
+    let (registry, repository) = (registry(), repository(&fake));
+    let anonymous = Credentials::anonymous();
+    let mut stream = registry.stream(&repository, &descriptor, 0, &anonymous);
+    let mut bytes = Vec::new();
+    while let Some(part) = stream.next().await.unwrap() {
+        bytes.extend_from_slice(&part);
+    }
+    assert_eq!(bytes, LAYER.as_bytes());
+    stream.refuse(None);
+    assert_eq!(stream.next().await.unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(outside.received().len(), 1);
+}

@@ -1,0 +1,148 @@
+//! The TLS library's settings, made here rather than by the HTTP library for one reason: so that the beginning of a
+//! handshake is seen. A host whose system takes connections while it hangs itself never ends one, and that is silence,
+//! not a connection in the making.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{
+    ClientSessionMemoryCache, ClientSessionStore, Resumption, Tls12ClientSessionValue,
+    Tls13ClientSessionValue,
+};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, NamedGroup, SignatureScheme};
+use rustls_platform_verifier::Verifier;
+
+use super::dial;
+
+/// Sessions remembered for resumption; the library's own figure.
+const SESSIONS: usize = 256;
+
+/// What the settings are made from, besides the system's authorities.
+#[derive(Clone, Copy)]
+pub(super) struct Settings<'a> {
+    /// PEM bundles of further authorities.
+    pub(super) authorities: &'a [Vec<u8>],
+    /// PEM of the client certificate and its key.
+    pub(super) client: Option<&'a [u8]>,
+    /// Takes any certificate.
+    pub(super) skip_verify: bool,
+    /// The application protocols that are offered, best first.
+    pub(super) protocols: &'a [&'a str],
+}
+
+impl Settings<'_> {
+    pub(super) fn config(self) -> Result<ClientConfig, Error> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier: Arc<dyn ServerCertVerifier> = if self.skip_verify {
+            Arc::new(AnyCertificate(provider.clone()))
+        } else {
+            let authorities = self.authorities.iter().map(|pem| certificates(pem));
+            let authorities = authorities.collect::<Result<Vec<_>, _>>()?.concat();
+            Arc::new(Verifier::new_with_extra_roots(authorities, provider.clone())?)
+        };
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let mut config = match self.client {
+            Some(pem) => {
+                let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| unread(&error))?;
+                builder.with_client_auth_cert(certificates(pem)?, key)?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = self.protocols.iter().map(|&protocol| protocol.into()).collect();
+        config.resumption = Resumption::store(Arc::new(Sessions(ClientSessionMemoryCache::new(SESSIONS))));
+        Ok(config)
+    }
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| unread(&error))
+}
+
+/// They were read once before, when they came from their files.
+fn unread(error: &rustls::pki_types::pem::Error) -> Error {
+    Error::General(format!("a certificate or key cannot be read: {error}"))
+}
+
+/// The sessions to resume. A handshake begins with asking for one, which is the only sign of it that the library
+/// gives.
+#[derive(Debug)]
+struct Sessions(ClientSessionMemoryCache);
+
+impl ClientSessionStore for Sessions {
+    fn set_kx_hint(&self, name: ServerName<'static>, group: NamedGroup) {
+        self.0.set_kx_hint(name, group);
+    }
+
+    fn kx_hint(&self, name: &ServerName<'_>) -> Option<NamedGroup> {
+        dial::connected();
+        self.0.kx_hint(name)
+    }
+
+    fn set_tls12_session(&self, name: ServerName<'static>, session: Tls12ClientSessionValue) {
+        self.0.set_tls12_session(name, session);
+    }
+
+    fn tls12_session(&self, name: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.0.tls12_session(name)
+    }
+
+    fn remove_tls12_session(&self, name: &ServerName<'static>) {
+        self.0.remove_tls12_session(name);
+    }
+
+    fn insert_tls13_ticket(&self, name: ServerName<'static>, ticket: Tls13ClientSessionValue) {
+        self.0.insert_tls13_ticket(name, ticket);
+    }
+
+    fn take_tls13_ticket(&self, name: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.0.take_tls13_ticket(name)
+    }
+}
+
+/// Checks nothing, for hosts with `skip_verify`.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        // The old ones too: whoever waives the check has an old host.
+        let mut schemes = self.0.signature_verification_algorithms.supported_schemes();
+        schemes.extend([SignatureScheme::RSA_PKCS1_SHA1, SignatureScheme::ECDSA_SHA1_Legacy]);
+        schemes
+    }
+}

@@ -1,0 +1,147 @@
+//! Samples as a table, and the table in the documentation.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use drayd_tests::peers::Release;
+
+const BEGIN: &str = "<!-- measured: fetch -->";
+const END: &str = "<!-- end of measured: fetch -->";
+
+/// The circumstances of a pull.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Case {
+    pub(crate) secure: bool,
+    pub(crate) delayed: bool,
+    pub(crate) layers: usize,
+}
+
+/// Whose client fetches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Puller {
+    Drayd,
+    Containerd,
+}
+
+/// What one pull took, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    /// From the first blob request to the end of the last blob, by the registry.
+    pub(crate) fetch: f64,
+    /// The whole pull, unpacking included.
+    pub(crate) wall: f64,
+    /// Processor time of drayd and containerd.
+    pub(crate) processor: f64,
+}
+
+/// A number of several samples.
+struct Spread {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(samples: &[Sample], number: impl Fn(&Sample) -> f64) -> Self {
+        let mut numbers: Vec<f64> = samples.iter().map(number).collect();
+        numbers.sort_by(f64::total_cmp);
+        let at = |index: usize| numbers.get(index).copied().unwrap_or(f64::NAN);
+        let last = numbers.len().saturating_sub(1);
+        Self { median: f64::midpoint(at(last / 2), at(numbers.len() / 2)), least: at(0), most: at(last) }
+    }
+
+    fn shown(&self, digits: usize) -> String {
+        let Self { median, least, most } = self;
+        format!("{median:.digits$} ({least:.digits$}–{most:.digits$})")
+    }
+}
+
+/// The section of the documentation.
+pub(crate) fn text(
+    samples: &[(Case, Release, Puller, Sample)],
+    size: usize,
+    delay: Duration,
+) -> Result<String> {
+    let mut by: BTreeMap<(Release, Case), BTreeMap<Puller, Vec<Sample>>> = BTreeMap::new();
+    for (case, release, puller, sample) in samples {
+        by.entry((*release, *case)).or_default().entry(*puller).or_default().push(*sample);
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a size far below 2^52")]
+    let bytes = size as f64;
+    let rounds = by.values().flat_map(BTreeMap::values).map(Vec::len).max().unwrap_or_default();
+    let mut text = format!(
+        "An image of {} MiB of noise in uncompressed layers from a registry on the same machine, pulled through drayd\n\
+         and by containerd's own CRI in turns, {rounds} times each; medians, with least and most. *Fetch* is from the\n\
+         first blob request to the end of the last blob; *pull* is all of it, unpacking included; *CPU* is that of drayd\n\
+         and containerd together over the whole pull. *Delay* is {} ms in each direction with at most 3 MiB under way\n\
+         per connection. {}\n",
+        size >> 20,
+        delay.as_millis(),
+        machine()?,
+    );
+    let mut last = None;
+    for ((release, case), pullers) in &by {
+        if last.replace(release) != Some(release) {
+            let _ = write!(
+                text,
+                "\n### In front of containerd {release}\n\n\
+                 | wire | layers | delay | drayd fetch MB/s | containerd fetch MB/s | ratio | drayd pull s | containerd pull s \
+                 | drayd CPU s/GB | containerd CPU s/GB | ratio |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
+            );
+        }
+        let of = |puller| pullers.get(&puller).map(Vec::as_slice).unwrap_or_default();
+        let (drayd, own) = (of(Puller::Drayd), of(Puller::Containerd));
+        let rate = |samples| Spread::of(samples, |sample: &Sample| bytes / sample.fetch / 1e6);
+        let wall = |samples| Spread::of(samples, |sample: &Sample| sample.wall);
+        let processor = |samples| Spread::of(samples, |sample: &Sample| sample.processor / bytes * 1e9);
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {:.2} | {} | {} | {} | {} | {:.2} |",
+            if case.secure { "TLS" } else { "plain" },
+            case.layers,
+            if case.delayed { "yes" } else { "no" },
+            rate(drayd).shown(0),
+            rate(own).shown(0),
+            rate(drayd).median / rate(own).median,
+            wall(drayd).shown(1),
+            wall(own).shown(1),
+            processor(drayd).shown(2),
+            processor(own).shown(2),
+            processor(drayd).median / processor(own).median,
+        );
+    }
+    Ok(text)
+}
+
+/// The machine, without a word of which one it is.
+fn machine() -> Result<String> {
+    let memory = fs::read_to_string("/proc/meminfo").context("cannot read the size of memory")?;
+    let kilobytes = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
+    let gigabytes = kilobytes.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default() >> 20;
+    let kernel =
+        fs::read_to_string("/proc/sys/kernel/osrelease").context("cannot read the kernel's release")?;
+    let kernel: Vec<&str> = kernel.split('.').take(2).collect();
+    Ok(format!(
+        "Machine: {} processors, {gigabytes} GiB of memory, Linux {}; the registry runs on it, too.",
+        available_parallelism()?,
+        kernel.join(".")
+    ))
+}
+
+/// Puts the section into the file, between its markers; a file without them gets them at its end.
+pub(crate) fn write(file: &str, section: &str) -> Result<()> {
+    let present = fs::read_to_string(file).unwrap_or_else(|_| {
+        "# Performance\n\n## Fetch\n\n`make bench-fetch` measures this anew.\n".to_owned()
+    });
+    let section = format!("{BEGIN}\n\n{section}\n{END}");
+    let text =
+        match present.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1))) {
+            Some((before, after)) => format!("{before}{section}{after}"),
+            None => format!("{present}\n{section}\n"),
+        };
+    fs::write(file, text).with_context(|| format!("cannot write {file}"))
+}
