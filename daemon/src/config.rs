@@ -317,12 +317,19 @@ impl Config {
     }
 }
 
-/// What is written in the configuration and has no effect in this version: one sentence each, to be shown by the
+/// What is written in the configuration and has no effect in this version, or a bad one: one sentence each, to be shown by the
 /// check of the file and at the start.
 pub fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     if config.api != Api::default() {
         warnings.push("`socket` in [api] is reserved: this version does not serve the API".into());
+    }
+    if config.cri.socket == config.containerd.address {
+        warnings.push("`socket` in [cri] is containerd's own `address`: drayd would take its place".into());
+    }
+    if config.snapshotter.handlers.contains_key("") {
+        warnings
+            .push("[snapshotter.handlers] maps a handler without a name, which no pod can ask for".into());
     }
     if config.metrics.address.is_some() {
         warnings.push("`address` in [metrics] is reserved: this version does not serve metrics".into());

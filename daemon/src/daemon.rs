@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::config::{self, Config};
 use crate::containerd::{Containerd, Snapshotter};
@@ -24,8 +25,12 @@ const STALL: Duration = Duration::from_secs(30);
 
 /// Serves until SIGTERM or SIGINT, lets running pulls end, and removes what it made.
 pub async fn run(config: Config) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
+    let (signals, stops) = signals()?;
+    anyhow::ensure!(
+        config.cri.socket != config.containerd.address,
+        "cri.socket and containerd.address are both {}: give drayd a socket of its own",
+        config.cri.socket.display()
+    );
     let containerd = Containerd::new(&config.containerd.address, config.containerd.namespace.as_str())?;
     let (node, watcher) = Node::new(node_config(&config.snapshotter)?, containerd.clone());
     let puller = Arc::new(puller(&config, &containerd, &node)?);
@@ -39,21 +44,50 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     sd_notify::notify(&[sd_notify::NotifyState::Ready]).context("cannot tell systemd of readiness")?;
 
     let stop = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        asked(&stops, 1).await;
         tracing::info!("stopping: calls in progress have up to {} s to end", DRAIN.as_secs());
         // Only tells; systemd sees the end by itself.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     };
+    let patience = async {
+        tokio::select! {
+            () = tokio::time::sleep(DRAIN) => {}
+            () = asked(&stops, 2) => {}
+        }
+    };
     tokio::select! {
-        () = cri::serve(listener, endpoint, containerd, stop, DRAIN) => {}
+        () = cri::serve(listener, endpoint, containerd, stop, patience) => {}
         () = watcher.run() => {}
+        () = signals => {}
     }
     puller.drain().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Takes in signals as long as it runs, and counts those that ask for an end: the second one ends the wait for calls
+/// in progress. SIGHUP ends nothing: by default it would, and leave the socket behind.
+fn signals() -> anyhow::Result<(impl Future<Output = ()>, watch::Receiver<u32>)> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
+    let mut hangup = signal(SignalKind::hangup()).context("cannot handle SIGHUP")?;
+    let (count, stops) = watch::channel(0);
+    let taken = async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => count.send_modify(|count| *count += 1),
+                _ = interrupt.recv() => count.send_modify(|count| *count += 1),
+                _ = hangup.recv() => tracing::info!("SIGHUP: the configuration is read at start only, restart to apply it"),
+            }
+        }
+    };
+    Ok((taken, stops))
+}
+
+/// Waits until an end was asked for `times` times.
+async fn asked(stops: &watch::Receiver<u32>, times: u32) {
+    // It fails only when the signals are not taken in any more, and then nothing runs that could wait.
+    let _ = stops.clone().wait_for(|count| *count >= times).await;
 }
 
 fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Result<Puller> {

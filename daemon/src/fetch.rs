@@ -4,6 +4,7 @@
 
 mod document;
 pub mod meter;
+mod recent;
 pub mod slots;
 mod source;
 mod transfer;
@@ -22,6 +23,8 @@ pub use turns::Turns;
 use tokio::time::Instant;
 
 use crate::containerd::content::{Ingest, Opened};
+use recent::Recent;
+
 use crate::containerd::{self, Containerd};
 use crate::oci::media_type::Kind;
 use crate::oci::{Descriptor, Digest};
@@ -97,13 +100,20 @@ pub struct Fetcher {
     slots: Arc<Slots>,
     /// One transfer per digest; whoever comes second finds the blob present.
     turns: Turns<Digest>,
+    /// Documents between their download and their place in the content store.
+    recent: Recent,
 }
 
 impl Fetcher {
     /// A fetcher that downloads at most `max_concurrent_downloads` layers at once; `None` is no limit. Documents are
     /// outside of it: an image that is still being resolved waits behind no layer.
     pub fn new(registry: Registry, max_concurrent_downloads: Option<NonZeroUsize>) -> Self {
-        Self { registry, slots: Slots::new(max_concurrent_downloads), turns: Turns::default() }
+        Self {
+            registry,
+            slots: Slots::new(max_concurrent_downloads),
+            turns: Turns::default(),
+            recent: Recent::default(),
+        }
     }
 
     /// The registry client, for resolving names.
@@ -133,6 +143,25 @@ impl Fetcher {
             self.turns.take(blob.digest.clone()).await
         };
         Transfer::new(&self.registry, containerd, source, blob, meter, place).run().await
+    }
+
+    /// Fetches a layer blob anew if what the content store has under its digest is something else or nothing. `false`:
+    /// the store is right.
+    pub async fn mend(
+        &self,
+        containerd: &Containerd,
+        source: &Source,
+        blob: &Descriptor,
+        meter: &Meter,
+    ) -> Result<bool, Error> {
+        if containerd.blob_is_intact(blob).await? {
+            return Ok(false);
+        }
+        tracing::warn!(digest = %blob.digest, "a layer in the content store is broken: it is fetched anew");
+        containerd.discard_blob(&blob.digest).await?;
+        let mut line = self.line();
+        self.blob(containerd, source, blob, meter, &line.place()).await?;
+        Ok(true)
     }
 }
 

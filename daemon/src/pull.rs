@@ -142,12 +142,13 @@ impl Puller {
         let (meter, keep_layers) = (Arc::clone(meter), self.config.keep_layers);
         let context = Context { containerd, source, meter, keep_layers };
         let result = self.walk(order, &context, named).await;
-        held.end(match &result {
+        match &result {
+            // The caller need not wait for a second silence: dropped, the lease is deleted behind its back.
+            Err(error) if error.containerd_is_away() => drop(held),
             // A broken pull leaves nothing, unless a retry may continue from what is there.
-            Err(error) if !error.is_transient() => Collect::Now,
-            _ => Collect::Later,
-        })
-        .await;
+            Err(error) if !error.is_transient() => held.end(Collect::Now).await,
+            _ => held.end(Collect::Later).await,
+        }
         result
     }
 

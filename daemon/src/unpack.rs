@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::snapshots::{Committed, Prepared, Snapshots};
-use crate::containerd::{self, Containerd, Mount, Snapshotter, labels};
+use crate::containerd::{self, Containerd, Kind, Mount, Snapshotter, labels};
 use crate::fetch::{self, Fetched, Fetcher, Meter, Source, Turns};
 use crate::oci::{ChainId, Descriptor, DiffId};
 use prefetch::Prefetch;
@@ -136,13 +136,46 @@ impl Unpacker {
                     // one must be asked about each first, or it would never load anything lazily.
                     let ahead = if snapshotter.remote_capable { index + 1 } else { layers.len() };
                     prefetch.start(index..ahead);
-                    step.fill(active, &mut prefetch, index).await?
+                    let fetched = prefetch.answer(index);
+                    match prefetch.beside(step.fill(active, fetched)).await {
+                        Err(error) if error.may_lie_in_the_store() && self.mend(context, layer).await? => {
+                            prefetch.beside(Box::pin(step.once_more())).await?
+                        }
+                        filled => filled?,
+                    }
                 }
             };
             outcomes.push(outcome);
         }
         prefetch.finish().await?;
         Ok(outcomes)
+    }
+
+    /// Fetches the layer's blob anew if what the content store has is not it. Boxed, as it is rare and large.
+    async fn mend(&self, context: &Context, layer: &Layer) -> Result<bool, Error> {
+        let Context { containerd, source, meter, .. } = context;
+        Ok(Box::pin(self.fetcher.mend(containerd, source, &layer.blob, meter)).await?)
+    }
+}
+
+impl Error {
+    /// Whether a blob of the content store that is not what its records say would fail like this.
+    fn may_lie_in_the_store(&self) -> bool {
+        match self {
+            Self::DiffId { .. } => true,
+            Self::Containerd { source, .. } => matches!(source.kind(), Kind::Failed | Kind::NotFound),
+            Self::Fetch(_) | Self::Vanished { .. } => false,
+        }
+    }
+
+    /// Whether containerd did not answer, so that there is no point in asking it more.
+    pub(crate) fn containerd_is_away(&self) -> bool {
+        match self {
+            Self::Containerd { source, .. } | Self::Fetch(fetch::Error::Containerd(source)) => {
+                source.is_away()
+            }
+            Self::Fetch(_) | Self::DiffId { .. } | Self::Vanished { .. } => false,
+        }
     }
 }
 
@@ -194,22 +227,28 @@ impl<'a> Step<'a> {
         Err(self.vanished())
     }
 
-    /// Fills the active snapshot and commits it; removes it if that fails, or if the fetch of any layer does.
+    /// Fills the active snapshot and commits it; removes it if that fails.
     async fn fill(
         &self,
         active: Active,
-        prefetch: &mut Prefetch<'_>,
-        index: usize,
+        fetched: impl Future<Output = Fetched>,
     ) -> Result<LayerOutcome, Error> {
-        let fetched = prefetch.answer(index);
-        let filled = prefetch.beside(self.apply_and_commit(&active, fetched)).await;
-        if filled.is_err() {
-            // The lease is the second line: what cannot be removed now goes when it is deleted or expires.
-            if let Err(error) = self.snapshots.remove(&active.key).await {
-                tracing::debug!(key = active.key, %error, "an active snapshot is left to the lease");
-            }
+        let filled = self.apply_and_commit(&active, fetched).await;
+        // The lease is the second line: what cannot be removed now goes when it is deleted or expires.
+        if filled.as_ref().is_err_and(|error| !error.containerd_is_away())
+            && let Err(error) = self.snapshots.remove(&active.key).await
+        {
+            tracing::debug!(key = active.key, %error, "an active snapshot is left to the lease");
         }
         filled.map(LayerOutcome::Applied)
+    }
+
+    /// The same with a blob that was fetched anew.
+    async fn once_more(&self) -> Result<LayerOutcome, Error> {
+        match self.prepare().await? {
+            None => Ok(LayerOutcome::Exists),
+            Some(active) => self.fill(active, async { Fetched::Transferred { continued: 0 } }).await,
+        }
     }
 
     async fn apply_and_commit(

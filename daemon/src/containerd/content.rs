@@ -4,6 +4,7 @@
 pub mod ingest;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use containerd_client::services::v1::content_client::ContentClient;
 use containerd_client::services::v1::{
@@ -15,6 +16,7 @@ use tonic::transport::Channel;
 
 use super::leases::Collect;
 use super::{Containerd, Error, Kind, MAX_MESSAGE, METADATA_DEADLINE};
+use crate::oci::digest::Hasher;
 use crate::oci::{Descriptor, Digest};
 
 pub use ingest::{Committed, Ingest, Opened};
@@ -27,6 +29,9 @@ pub struct BlobInfo {
     /// Its labels.
     pub labels: HashMap<String, String>,
 }
+
+/// Bytes per second that any disk reads, however busy it is.
+const SLOWEST_READ: u64 = 20_000_000;
 
 impl Containerd {
     /// Whether the blob is there, and its labels.
@@ -70,6 +75,29 @@ impl Containerd {
         // The deadline of the call itself ends with the first part of its answer.
         let read = tokio::time::timeout(METADATA_DEADLINE, reading).await;
         read.unwrap_or_else(|_| Err(Error::late(OPERATION, digest.as_str(), METADATA_DEADLINE)))
+    }
+
+    /// Whether the store still has the bytes that the digest names: a disk that lost power or a file may have others, or
+    /// none, under records that say otherwise.
+    pub async fn blob_is_intact(&self, blob: &Descriptor) -> Result<bool, Error> {
+        const OPERATION: &str = "verify blob";
+        let failed = |status| Error::new(OPERATION, blob.digest.as_str(), &status);
+        let message = ReadContentRequest { digest: blob.digest.to_string(), offset: 0, size: 0 };
+        let reading = async {
+            let read = self.content_client().read(self.stream_request(message)).await;
+            let mut stream = read.map_err(failed)?.into_inner();
+            let mut hasher = Hasher::new(blob.digest.algorithm());
+            while let Some(part) = stream.message().await.map_err(failed)? {
+                hasher.update(&part.data);
+            }
+            Ok::<_, Error>(hasher.finish() == blob.digest)
+        };
+        let limit = METADATA_DEADLINE + Duration::from_secs(blob.size / SLOWEST_READ);
+        match tokio::time::timeout(limit, reading).await {
+            Ok(Err(error)) if matches!(error.kind(), Kind::NotFound | Kind::Failed) => Ok(false),
+            Ok(intact) => intact,
+            Err(_) => Err(Error::late(OPERATION, blob.digest.as_str(), limit)),
+        }
     }
 
     /// Throws a blob away whose bytes are not those of its digest, and returns when its file is gone: as long as that

@@ -82,6 +82,11 @@ impl Error {
         self.kind
     }
 
+    /// Whether containerd did not answer: it is not there, or hangs.
+    pub fn is_away(&self) -> bool {
+        matches!(self.kind, Kind::Unavailable | Kind::Deadline)
+    }
+
     /// containerd's own words.
     pub fn message(&self) -> &str {
         &self.message

@@ -40,7 +40,8 @@ pub fn pull_request(message: cri::PullImageRequest) -> Result<Request, ConvertEr
     let credentials = credentials(message.auth.as_ref())?;
     let sandbox = message.sandbox_config.unwrap_or_default();
     let (handler, overridden) = handler(&spec.runtime_handler, &sandbox.annotations);
-    let pod = sandbox.metadata.map(|pod| Pod { namespace: pod.namespace, name: pod.name, uid: pod.uid });
+    let pod =
+        sandbox.metadata.map(|pod| Pod { namespace: excerpt(&pod.namespace), name: excerpt(&pod.name) });
     Ok(Request { reference, handler, overridden, credentials, pod })
 }
 

@@ -26,17 +26,21 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// For answers to leave after the last call has ended; a local client takes them in at once.
 const FLUSH: Duration = Duration::from_millis(200);
 
+/// Calls at once on one connection. A client has one connection for all it does, and its quick calls must not wait for
+/// slow pulls, as they would with HTTP/2's usual 100 or 200; grpc-go sets no limit.
+const MAX_CALLS: u32 = 10_000;
+
 type ImageServer = ImageServiceServer<ImageEndpoint>;
 
 /// Serves connections of `listener` until `stop` resolves, then lets calls of `ImageService` that are in progress end
-/// for up to `patience`. What is still running after that is dropped, which ends its pulls. Calls that are handed
+/// while `patience` lasts. What is still running after that is dropped, which ends its pulls. Calls that are handed
 /// through are not waited for: a client may hold an event stream open for ever, and connects again.
 pub async fn serve(
     listener: UnixListener,
     endpoint: ImageEndpoint,
     containerd: Containerd,
     stop: impl Future<Output = ()>,
-    patience: Duration,
+    patience: impl Future<Output = ()>,
 ) {
     let server = ImageServer::new(endpoint)
         .max_decoding_message_size(MAX_MESSAGE)
@@ -71,7 +75,8 @@ pub async fn serve(
                 answered
             }
         });
-        let http = auto::Builder::new(TokioExecutor::new()).http2_only();
+        let mut http = auto::Builder::new(TokioExecutor::new()).http2_only();
+        http.http2().max_concurrent_streams(MAX_CALLS);
         let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         let watched = graceful.watch(connection.into_owned());
         connections.spawn(async move {
@@ -86,7 +91,7 @@ pub async fn serve(
 }
 
 /// Lets connections end, at the longest until the last call of ours has been answered or `patience` is over.
-async fn drain(graceful: GracefulShutdown, calls: TaskTracker, patience: Duration) {
+async fn drain(graceful: GracefulShutdown, calls: TaskTracker, patience: impl Future<Output = ()>) {
     calls.close();
     let answered = async {
         calls.wait().await;
@@ -96,9 +101,7 @@ async fn drain(graceful: GracefulShutdown, calls: TaskTracker, patience: Duratio
     tokio::select! {
         () = graceful.shutdown() => {}
         () = answered => {}
-        () = tokio::time::sleep(patience) => {
-            tracing::warn!("calls are still running after {} s and are ended now", patience.as_secs());
-        }
+        () = patience => tracing::warn!("calls are still running and are ended now"),
     }
 }
 

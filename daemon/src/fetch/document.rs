@@ -37,16 +37,31 @@ impl Fetcher {
             });
         }
         let broken = match stored(containerd, document).await? {
-            Some(bytes) if document.digest.matches(&bytes) => {
-                return Ok(Document { bytes, fetched: Fetched::Present });
-            }
-            stored => stored.is_some(),
+            Stored::Right(bytes) => return Ok(Document { bytes, fetched: Fetched::Present }),
+            Stored::Wrong => true,
+            Stored::Nothing => false,
         };
-        let bytes = self.download(source, document, meter).await?;
+        let (bytes, fetched) = self.newly(source, document, meter).await?;
         if broken {
             self.discard(containerd, document).await?;
         }
-        Ok(Document { bytes, fetched: Fetched::Transferred { continued: 0 } })
+        Ok(Document { bytes, fetched })
+    }
+
+    /// The document as the registry has it, or as another pull has just had it from there.
+    async fn newly(
+        &self,
+        source: &Source,
+        document: &Descriptor,
+        meter: &Meter,
+    ) -> Result<(Vec<u8>, Fetched), Error> {
+        let _turn = self.turns.take(document.digest.clone()).await;
+        if let Some(bytes) = self.recent.get(&document.digest) {
+            return Ok((bytes, Fetched::Present));
+        }
+        let bytes = self.download(source, document, meter).await?;
+        self.recent.put(document.digest.clone(), bytes.clone());
+        Ok((bytes, Fetched::Transferred { continued: 0 }))
     }
 
     /// Puts the document into the content store with these labels, held by the lease that `containerd` is under.
@@ -89,8 +104,7 @@ impl Fetcher {
     async fn discard(&self, containerd: &Containerd, document: &Descriptor) -> Result<(), Error> {
         let _turn = self.turns.take(document.digest.clone()).await;
         // Another pull may have written it anew meanwhile.
-        let stored = stored(containerd, document).await?;
-        if stored.is_none_or(|bytes| document.digest.matches(&bytes)) {
+        if !matches!(stored(containerd, document).await?, Stored::Wrong) {
             return Ok(());
         }
         tracing::warn!(digest = %document.digest, "a blob in the content store is broken: it is written anew");
@@ -117,11 +131,24 @@ impl Fetcher {
     }
 }
 
-/// The bytes that the store has under the document's digest, whatever they are.
-async fn stored(containerd: &Containerd, document: &Descriptor) -> Result<Option<Vec<u8>>, Error> {
+/// What the store has under a document's digest.
+enum Stored {
+    /// The document.
+    Right(Vec<u8>),
+    /// A record of it, and other bytes or none.
+    Wrong,
+    Nothing,
+}
+
+async fn stored(containerd: &Containerd, document: &Descriptor) -> Result<Stored, Error> {
     match containerd.read_blob(&document.digest, MAX_CONFIG).await {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+        Ok(bytes) if document.digest.matches(&bytes) => Ok(Stored::Right(bytes)),
+        Ok(_) => Ok(Stored::Wrong),
+        // The record may be there without its file.
+        Err(error) if error.kind() == Kind::NotFound => match containerd.blob_info(&document.digest).await? {
+            Some(_) => Ok(Stored::Wrong),
+            None => Ok(Stored::Nothing),
+        },
         Err(error) => Err(error.into()),
     }
 }

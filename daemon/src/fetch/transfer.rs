@@ -18,6 +18,10 @@ const BARREN_ATTEMPTS: u32 = 3;
 /// Before a broken body is asked for again; doubled with each attempt that brought nothing. Long enough for a
 /// connection that was cut by a restart, short beside what a layer takes.
 const BREAK_PAUSE: Duration = Duration::from_millis(100);
+/// How old bytes become before they are handed to the content store in a piece that is not full. A pull that is given
+/// up loses what it still holds, and on a slow wire that was all that an attempt had brought.
+const FLUSH: Duration = Duration::from_secs(1);
+
 /// One layer's transfer.
 pub(super) struct Transfer<'a> {
     registry: &'a Registry,
@@ -147,11 +151,16 @@ impl<'a> Transfer<'a> {
             self.place.keep();
         }
         let mut piece = Vec::with_capacity(PIECE);
+        let mut flush = tokio::time::interval(FLUSH);
         loop {
             let next = tokio::select! {
                 next = self.meter.waiting(body.next()) => next,
                 error = ingest.broken() => return Err(error.into()),
                 () = self.place.asked_back() => Ok(None),
+                _ = flush.tick(), if !piece.is_empty() => {
+                    ingest.write(std::mem::replace(&mut piece, Vec::with_capacity(PIECE))).await?;
+                    continue;
+                }
             };
             if let Ok(Some(bytes)) = &next {
                 self.meter.received(bytes.len());

@@ -106,6 +106,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether containerd did not answer, so that there is no point in asking it more.
+    pub fn containerd_is_away(&self) -> bool {
+        match self {
+            Self::Containerd { source, .. }
+            | Self::Document { source: fetch::Error::Containerd(source), .. } => source.is_away(),
+            Self::Unpack(error) => error.containerd_is_away(),
+            _ => false,
+        }
+    }
+
     /// Whether the same pull may succeed later without anybody changing anything.
     pub fn is_transient(&self) -> bool {
         use containerd::Kind::{Deadline, Locked, Unavailable};

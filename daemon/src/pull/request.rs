@@ -26,6 +26,4 @@ pub struct Pod {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its unique ID.
-    pub uid: String,
 }

@@ -21,6 +21,7 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_body_that_breaks_off_goes_on_at_the_very_next_byte", resumes);
     suite.check(release, "a_registry_that_ignores_ranges_is_read_from_the_start", ignores_ranges);
     suite.check(release, "a_body_that_stalls_is_unavailable_after_the_progress_timeout", stalls);
+    suite.check(release, "attempts_that_are_given_up_on_a_slow_wire_add_up", slow_attempts);
     if release == ANY {
         suite.check(release, "a_layer_that_never_gets_further_is_unavailable", barren);
         suite.check(release, "a_registry_that_is_asked_too_often_is_asked_a_few_times_more", too_often);
@@ -56,6 +57,33 @@ async fn resumes(bed: Arc<Bed>) -> Result<()> {
     let lines = stage.drayd.log();
     let line = lines.lines().find(|line| line.contains("Pulled image")).unwrap_or_default();
     ensure!(line.contains(&counted), "no {counted} in {line}");
+    stage.bed.empty().await
+}
+
+async fn slow_attempts(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "slow-attempts").await?;
+    // Less than drayd hands on at once, and more than one attempt has time for.
+    let image = Image::new("slow-attempts", 1, 600)?;
+    image.serve(&stage.registry);
+    let layer = image.layers[0].clone();
+    let path = layer.path("slow-attempts");
+    stage.registry.on("GET", &path, move |request, _| {
+        Reply::ranged(request, &layer.bytes).paced(8 << 10, Duration::from_millis(40))
+    });
+    let reference = image.reference(&stage.registry);
+    let mut pulled = None;
+    for _ in 0..8 {
+        let attempt = tokio::time::timeout(Duration::from_millis(1600), stage.pull(&reference)).await;
+        if let Ok(id) = attempt {
+            pulled = Some(id?);
+            break;
+        }
+    }
+    ensure!(pulled.as_ref() == Some(&image.config.digest), "{pulled:?}");
+    let requests = stage.registry.asked("GET", &path);
+    let starts: Vec<_> = requests.iter().map(drayd_tests::scripted::Request::range_start).collect();
+    // A collection of containerd's own may come between two attempts; none of them has time for the whole layer.
+    ensure!(starts.last().is_some_and(|start| start.is_some_and(|start| start > 0)), "{starts:?}");
     stage.bed.empty().await
 }
 
