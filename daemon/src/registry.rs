@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,7 @@ mod message;
 mod proxies;
 mod range;
 mod redirected;
+mod requests;
 mod resolve;
 mod retry;
 mod retry_after;
@@ -49,7 +51,6 @@ mod tls;
 mod token;
 mod wire;
 
-pub use blob::Blob;
 pub use check::{Report, check};
 pub use credential_helper::HelperError;
 pub use credentials::{Credentials, CredentialsError, Given};
@@ -58,6 +59,7 @@ pub use error::{Attempt, Error, Kind};
 pub use failure::{Failure, Refusal};
 pub use hosts_toml::HostsError;
 pub use proxies::ProxyError;
+pub use requests::{Open, Requests};
 pub use resolve::Resolved;
 pub use stream::Stream;
 pub use tls::TlsError;
@@ -124,6 +126,13 @@ pub struct Repository {
 
 /// All registries, for all pulls of the process: they share connections, tokens and what was learned about hosts.
 pub struct Registry {
+    shared: Arc<Shared>,
+    /// Where this one's requests are counted.
+    requests: Requests,
+}
+
+/// What all pulls share.
+pub struct Shared {
     /// Where mirrors are configured; read anew by each call.
     config_path: Vec<PathBuf>,
     /// Connections.
@@ -154,7 +163,7 @@ impl Registry {
             &config.trusted_mirrors,
             config.anonymous_fallback,
         );
-        Ok(Self {
+        let shared = Shared {
             config_path: config.config_path,
             wire,
             access,
@@ -162,7 +171,14 @@ impl Registry {
             schemes: Schemes::default(),
             standing: Standing::default(),
             stall_timeout: config.stall_timeout,
-        })
+        };
+        Ok(Self { shared: Arc::new(shared), requests: Requests::default() })
+    }
+
+    /// The same for one pull, whose requests are counted on their own.
+    #[must_use]
+    pub fn counting(&self, requests: &Requests) -> Self {
+        Self { shared: Arc::clone(&self.shared), requests: requests.clone() }
     }
 
     /// Finds what a tag or digest of a repository points to, on the first host that knows. A digest that only a
@@ -179,7 +195,10 @@ impl Registry {
         let fits = |host: &Host| host.capabilities.resolve || by_digest;
         let mut search = Search::begin(self, repository, credentials, fits).await?;
         while let Some(session) = search.next().await {
-            match resolve::resolve(&session, object).await {
+            let open = self.requests.open();
+            let resolved = resolve::resolve(&session, object).await;
+            drop(open);
+            match resolved {
                 Ok(resolved) => {
                     search.served();
                     return Ok(resolved);
@@ -226,28 +245,6 @@ impl Registry {
         }
     }
 
-    /// Opens a blob or manifest for reading from `offset`, on the first host that serves it.
-    pub async fn open(
-        &self,
-        repository: &Repository,
-        descriptor: &Descriptor,
-        offset: u64,
-        credentials: &Credentials,
-    ) -> Result<Blob, Error> {
-        let subject = stream::subject(repository, descriptor);
-        let mut search = Search::begin(self, repository, credentials, |_| true).await?;
-        while let Some(session) = search.next().await {
-            match blob::open(&session, descriptor, offset, subject.clone()).await {
-                Ok(blob) => {
-                    search.served();
-                    return Ok(blob);
-                }
-                Err(failure) => search.failed(failure),
-            }
-        }
-        Err(search.given_up(subject))
-    }
-
     /// The hosts of a repository in the configured order.
     async fn hosts(&self, repository: &Repository) -> Result<Vec<Host>, Error> {
         let (config_path, domain) = (self.config_path.clone(), repository.domain.clone());
@@ -275,6 +272,14 @@ impl Registry {
             login: chosen.login,
             fallback: chosen.fallback,
         }
+    }
+}
+
+impl Deref for Registry {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
     }
 }
 

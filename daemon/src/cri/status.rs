@@ -76,7 +76,6 @@ fn fetch_code(error: &fetch::Error) -> Code {
     match error {
         fetch::Error::Registry(error) => registry_code(error),
         fetch::Error::Containerd(error) => containerd_code(error),
-        fetch::Error::Corrupt { .. } => Code::DataLoss,
         fetch::Error::TooLarge { .. } => Code::FailedPrecondition,
         fetch::Error::Locked { .. } => Code::Unavailable,
     }
@@ -137,7 +136,6 @@ mod tests {
             stated: DiffId(digest()),
             actual: DiffId(Digest::of(b"y")),
         };
-        let corrupt = fetch::Error::Corrupt { digest: digest(), host: "x".into() };
         let schema1 =
             PullError::Malformed { what: "manifest", digest: digest(), source: DocumentError::Schema1 };
         for (error, code) in [
@@ -145,7 +143,6 @@ mod tests {
             (PullError::Platform(NoPlatform { wanted: "x".into(), offered: Vec::new() }), Code::NotFound),
             (schema1, Code::FailedPrecondition),
             (PullError::Plan(PlanError::Counts { layers: 1, diff_ids: 2 }), Code::FailedPrecondition),
-            (PullError::Document { what: "config", source: corrupt }, Code::DataLoss),
             (PullError::Unpack(diff_id), Code::DataLoss),
             (unpack(Status::unknown("mkdir: no space left on device")), Code::ResourceExhausted),
             (unpack(Status::unavailable("connection refused")), Code::Unavailable),

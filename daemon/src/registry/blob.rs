@@ -5,7 +5,6 @@ use bytes::Bytes;
 use http::header::CONTENT_RANGE;
 use http::{Method, StatusCode};
 
-use super::error::{Attempt, Error};
 use super::failure::{Failure, redacted};
 use super::range::ContentRange;
 use super::resolve::is_manifest;
@@ -13,14 +12,10 @@ use super::session::{Ask, Session};
 use super::wire::{Answer, Role};
 use crate::oci::Descriptor;
 
-/// The bytes of a blob on their way. Stalls are for the reader to watch: only it knows what else moves in the pull.
-pub struct Blob {
+/// The bytes of a blob on their way from one host.
+pub(super) struct Blob {
     /// Where the first byte lies: the offset asked for, or 0 when the host would not start there.
-    pub offset: u64,
-    /// The host they come from.
-    pub host: String,
-    subject: String,
-    own: bool,
+    pub(super) offset: u64,
     answer: Answer,
     /// Length of the whole by its descriptor.
     size: u64,
@@ -30,13 +25,6 @@ pub struct Blob {
 
 impl Blob {
     /// The next bytes; `None` after the last. After an error the blob is to be opened again.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        self.read().await.map_err(|failure| {
-            let attempt = Attempt { host: self.host.clone(), own: self.own, tries: 1, failure };
-            Error::Unserved { subject: self.subject.clone(), attempts: vec![attempt] }
-        })
-    }
-
     pub(super) async fn read(&mut self) -> Result<Option<Bytes>, Failure> {
         match self.answer.chunk().await? {
             Some(chunk) => {
@@ -65,19 +53,11 @@ impl Blob {
     }
 }
 
-impl std::fmt::Debug for Blob {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { subject, host, position, size, .. } = self;
-        write!(f, "Blob({subject} from {host} at {position} of {size})")
-    }
-}
-
-/// Asks one host. `subject` is what its later errors are about.
+/// Asks one host.
 pub(super) async fn open(
     session: &Session<'_>,
     descriptor: &Descriptor,
     offset: u64,
-    subject: String,
 ) -> Result<Blob, Failure> {
     let (answer, offset) = match ranged(session, descriptor, offset).await? {
         Some(continued) => continued,
@@ -90,8 +70,7 @@ pub(super) async fn open(
     if let Some(length) = answer.length().filter(|&length| length != remaining) {
         return Err(other_size(&answer, descriptor.size, offset.saturating_add(length)));
     }
-    let (host, own) = (session.host.authority.clone(), session.host.own);
-    Ok(Blob { offset, host, subject, own, answer, size: descriptor.size, position: offset })
+    Ok(Blob { offset, answer, size: descriptor.size, position: offset })
 }
 
 fn other_size(answer: &Answer, stated: u64, sent: u64) -> Failure {

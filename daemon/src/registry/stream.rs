@@ -44,6 +44,10 @@ pub struct Stream<'a> {
     position: u64,
     /// Bytes of bodies so far, those that were not for the caller too.
     received: u64,
+    /// Whether a host began before the offset that it was asked for.
+    repeated: bool,
+    /// Whether the bytes were taken back.
+    refused: bool,
     /// Bodies in a row that brought too little.
     poor: u32,
 }
@@ -78,16 +82,25 @@ impl<'a> Stream<'a> {
             start: offset,
             position: offset,
             received: 0,
+            repeated: false,
+            refused: false,
             poor: 0,
         }
     }
 
     /// The next bytes; `None` after the last of the descriptor's size. After an error there are none.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        // A host that has nothing to send is asked for it only when nothing is not what the blob should be.
+        if self.refused && self.descriptor.size == 0 {
+            self.open().await?;
+        }
         while self.position < self.descriptor.size {
             self.open().await?;
             let Some(body) = &mut self.body else { break };
-            match body.read(self.registry.stall_timeout).await {
+            let open = self.registry.requests.open();
+            let read = body.read(self.registry.stall_timeout).await;
+            drop(open);
+            match read {
                 Ok(bytes) => {
                     self.received += bytes.len() as u64;
                     let bytes = body.new_part(bytes, self.position);
@@ -113,14 +126,14 @@ impl<'a> Stream<'a> {
         self.received
     }
 
-    /// Gives up the connection that is in use, or the answer that is waited for, for a reason that the caller sees
-    /// and the stream does not: the next call goes on with another host, or with a new connection to the only one.
-    pub fn abandon_host(&mut self) {
+    /// Whether a host sent from the first byte on what it was asked to continue.
+    pub fn repeated(&self) -> bool {
+        self.repeated
+    }
+
+    /// Closes the connection that is in use: the next call asks the same host for the rest.
+    pub fn suspend(&mut self) {
         self.body = None;
-        if let Some(search) = &mut self.search {
-            let url = search.host().unwrap_or_default().to_owned();
-            search.failed(Failure::Stalled { url });
-        }
     }
 
     /// Takes back all bytes, since together they are not the blob: the next call begins at its first byte, without
@@ -129,6 +142,7 @@ impl<'a> Stream<'a> {
     pub fn refuse(&mut self, actual: Option<&str>) {
         self.body = None;
         self.position = 0;
+        self.refused = true;
         if std::mem::take(&mut self.start) == 0
             && let Some(search) = &mut self.search
         {
@@ -147,18 +161,21 @@ impl<'a> Stream<'a> {
                 search.insert(begun.await?)
             }
         };
-        let subject = subject(self.repository, self.descriptor);
         while let Some(session) = search.next().await {
-            match blob::open(&session, self.descriptor, self.position, subject.clone()).await {
+            let open = self.registry.requests.open();
+            let opened = blob::open(&session, self.descriptor, self.position).await;
+            drop(open);
+            match opened {
                 Ok(blob) => {
                     search.served();
+                    self.repeated |= blob.offset < self.position;
                     self.body = Some(Body::new(blob, self.position));
                     return Ok(());
                 }
                 Err(failure) => search.failed(failure),
             }
         }
-        Err(search.given_up(subject))
+        Err(search.given_up(subject(self.repository, self.descriptor)))
     }
 
     /// Settles who goes on after a body broke.

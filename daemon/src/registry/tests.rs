@@ -148,12 +148,14 @@ fn manifest() -> Reply {
         .header("docker-content-digest", Digest::of(MANIFEST.as_bytes()).as_str())
 }
 
-async fn read(mut blob: Blob) -> Result<Vec<u8>, Error> {
-    let mut bytes = Vec::new();
-    while let Some(chunk) = blob.next().await? {
-        bytes.extend_from_slice(&chunk);
-    }
-    Ok(bytes)
+/// The whole blob.
+async fn read(
+    registry: &Registry,
+    repository: &Repository,
+    blob: &Descriptor,
+    login: &Credentials,
+) -> Result<Vec<u8>, Error> {
+    drain(&mut registry.stream(repository, blob, 0, login)).await
 }
 
 fn assert_no_secret(error: &Error) {
