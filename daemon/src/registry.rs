@@ -93,6 +93,10 @@ pub struct Config {
     /// How long a body may stand still before it is asked for elsewhere. Less than what the pull as a whole allows,
     /// or there is no time left for that.
     pub stall_timeout: Duration,
+    /// Connections for one large blob, 1 for no more than one.
+    pub parallel_ranges: usize,
+    /// Bytes that each of them is asked for at once.
+    pub range_size: u64,
     /// Environment variables that matter here; what is not set is not there.
     pub environment: Environment,
 }
@@ -147,6 +151,8 @@ pub struct Shared {
     standing: Standing,
     /// How long a body may stand still.
     stall_timeout: Duration,
+    parallel_ranges: usize,
+    range_size: u64,
 }
 
 impl Registry {
@@ -171,6 +177,8 @@ impl Registry {
             schemes: Schemes::default(),
             standing: Standing::default(),
             stall_timeout: config.stall_timeout,
+            parallel_ranges: config.parallel_ranges,
+            range_size: config.range_size,
         };
         Ok(Self { shared: Arc::new(shared), requests: Requests::default() })
     }

@@ -128,6 +128,8 @@ mod tests {
                 "registry.trusted_mirrors",
                 "registry.anonymous_fallback",
                 "registry.response_timeout",
+                "registry.parallel_ranges",
+                "registry.range_size",
                 "pull.max_concurrent_downloads",
                 "pull.progress_timeout",
                 "unpack.engine",

@@ -5,6 +5,7 @@ mod fake;
 mod fallback;
 mod mirrors;
 mod node;
+mod ranges;
 mod resolve;
 mod retry;
 mod secure;
@@ -34,6 +35,8 @@ fn config() -> Config {
         user_agent: "drayd/test".into(),
         response_timeout: Duration::from_secs(10),
         stall_timeout: Duration::from_secs(30),
+        parallel_ranges: 1,
+        range_size: 8 << 20,
         environment: Environment::default(),
     }
 }
