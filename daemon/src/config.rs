@@ -191,6 +191,11 @@ pub struct Registry {
     #[serde(with = "written")]
     #[schemars(with = "String")]
     pub range_size: Size,
+    /// How many bytes per second all downloads of this node take together at most, those that are thrown away too; each
+    /// connection has an equal share. A size such as `50MiB`; `0` is no limit.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub download_rate: Option<Size>,
 }
 
 impl Default for Registry {
@@ -203,6 +208,7 @@ impl Default for Registry {
             response_timeout: Duration::from_secs(10),
             parallel_ranges: NonZeroUsize::MIN.saturating_add(3),
             range_size: Size(8 << 20),
+            download_rate: None,
         }
     }
 }

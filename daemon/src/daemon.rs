@@ -67,6 +67,7 @@ fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Resu
         stall_timeout: config.pull.progress_timeout.map_or(STALL, |limit| STALL.min(limit / 2)),
         parallel_ranges: config.registry.parallel_ranges.get(),
         range_size: config.registry.range_size.0,
+        download_rate: config.registry.download_rate.map(|size| size.0),
         environment: registry::Environment::of_process(),
     })?;
     let fetcher = Fetcher::new(registry, config.pull.max_concurrent_downloads);

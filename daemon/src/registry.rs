@@ -35,6 +35,7 @@ mod logins;
 mod message;
 mod proxies;
 mod range;
+mod rate;
 mod redirected;
 mod requests;
 mod resolve;
@@ -70,6 +71,7 @@ use credentials_file::CredentialsFile;
 use hosts::Host;
 use logins::{Chosen, Logins};
 use proxies::Proxies;
+use rate::Rate;
 use search::Search;
 use session::{Schemes, Session};
 use standing::Standing;
@@ -97,6 +99,8 @@ pub struct Config {
     pub parallel_ranges: usize,
     /// Bytes that each of them is asked for at once.
     pub range_size: u64,
+    /// Bytes per second of all bodies together; `None` is no limit.
+    pub download_rate: Option<u64>,
     /// Environment variables that matter here; what is not set is not there.
     pub environment: Environment,
 }
@@ -153,6 +157,8 @@ pub struct Shared {
     stall_timeout: Duration,
     parallel_ranges: usize,
     range_size: u64,
+    /// The limit on all bodies.
+    rate: Arc<Rate>,
 }
 
 impl Registry {
@@ -179,6 +185,7 @@ impl Registry {
             stall_timeout: config.stall_timeout,
             parallel_ranges: config.parallel_ranges,
             range_size: config.range_size,
+            rate: Arc::new(Rate::new(config.download_rate)),
         };
         Ok(Self { shared: Arc::new(shared), requests: Requests::default() })
     }

@@ -130,6 +130,7 @@ mod tests {
                 "registry.response_timeout",
                 "registry.parallel_ranges",
                 "registry.range_size",
+                "registry.download_rate",
                 "pull.max_concurrent_downloads",
                 "pull.progress_timeout",
                 "unpack.engine",

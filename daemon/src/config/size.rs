@@ -28,6 +28,19 @@ impl Written for Size {
     }
 }
 
+/// `0` is none: no limit.
+impl Written for Option<Size> {
+    const FORM: &'static str = "a number of bytes such as \"50MiB\" or \"512KiB\", or \"0\" for no limit";
+
+    fn read(text: &str) -> Option<Self> {
+        if matches!(text, "0" | "") { Some(None) } else { Size::read(text).map(Some) }
+    }
+
+    fn write(&self) -> String {
+        self.map_or_else(|| "0".into(), |size| size.write())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

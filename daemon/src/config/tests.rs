@@ -40,6 +40,7 @@ fn every_key_takes_another_value() {
         response_timeout = "3s"
         parallel_ranges = 2
         range_size = "512KiB"
+        download_rate = "50MiB"
         [pull]
         max_concurrent_downloads = 0
         progress_timeout = "0"
@@ -77,6 +78,7 @@ fn every_key_takes_another_value() {
             response_timeout: Duration::from_secs(3),
             parallel_ranges: NonZeroUsize::new(2).unwrap(),
             range_size: Size(512 << 10),
+            download_rate: Some(Size(50 << 20)),
         },
         pull: Pull { max_concurrent_downloads: None, progress_timeout: None },
         unpack: Unpack { engine: Engine::Differ, keep_layers: false },

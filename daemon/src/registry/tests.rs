@@ -37,6 +37,7 @@ fn config() -> Config {
         stall_timeout: Duration::from_secs(30),
         parallel_ranges: 1,
         range_size: 8 << 20,
+        download_rate: None,
         environment: Environment::default(),
     }
 }

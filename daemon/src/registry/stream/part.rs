@@ -13,6 +13,7 @@ use crate::registry::blob::{self, Blob};
 use crate::registry::credentials::Credentials;
 use crate::registry::error::Error;
 use crate::registry::failure::Failure;
+use crate::registry::rate::Allowance;
 use crate::registry::search::Search;
 use crate::registry::{Registry, Repository, Requests, retry};
 
@@ -67,6 +68,8 @@ pub(super) struct Part<'a> {
 /// One answer's body.
 struct Body {
     blob: Blob,
+    /// Waiting for it is no stall of the host.
+    allowance: Allowance,
     /// Of its next byte; behind the stream's where a host did not start at the offset it was asked for.
     at: u64,
     /// The stream's position when it was opened.
@@ -106,11 +109,13 @@ impl<'a> Part<'a> {
         while self.position < self.end {
             self.open().await?;
             let Some(body) = &mut self.body else { break };
+            body.allowance.ready().await;
             let open = self.requests.open();
             let read = body.read(self.whole.registry.stall_timeout).await;
             drop(open);
             match read {
                 Ok(bytes) => {
+                    body.allowance.spend(bytes.len());
                     self.received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     let bytes = body.new_part(bytes, self.position, self.end);
                     if !bytes.is_empty() {
@@ -158,7 +163,8 @@ impl<'a> Part<'a> {
                 Ok(Some(blob)) => {
                     search.served();
                     self.repeated |= blob.offset < self.position;
-                    self.body = Some(Body::new(blob, self.position));
+                    self.body =
+                        Some(Body::new(blob, self.position, Allowance::new(Arc::clone(&registry.rate))));
                     return Ok(());
                 }
                 Ok(None) => {
@@ -205,8 +211,8 @@ impl<'a> Part<'a> {
 }
 
 impl Body {
-    fn new(blob: Blob, position: u64) -> Self {
-        Self { at: blob.offset, blob, opened: position, recent: 0, waited: Duration::ZERO }
+    fn new(blob: Blob, position: u64, allowance: Allowance) -> Self {
+        Self { at: blob.offset, blob, allowance, opened: position, recent: 0, waited: Duration::ZERO }
     }
 
     /// The next bytes. Only the time in here counts for a stall: a caller may be slow.

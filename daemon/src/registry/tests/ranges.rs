@@ -160,3 +160,20 @@ async fn a_large_blob_that_is_refused_comes_again_from_a_host_that_gave_none_of_
     assert!(bytes == whole.as_bytes());
     assert_eq!((mirror.received().len(), fake.received().len()), (10, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn all_connections_together_keep_the_rate() {
+    let whole = "0123456789abcdef".repeat(RANGE);
+    let body = whole.clone();
+    let fake = Fake::start(move |request| honest(request, &body)).await;
+    let hosts = Hosts::new();
+    hosts.write(&fake.authority(), &format!("server = '{}'\n", plain(&fake)));
+    let download_rate = Some(16 << 10);
+    let config = Config { parallel_ranges: 4, range_size: 64 << 10, download_rate, ..hosts.config() };
+    let registry = Registry::new(config).unwrap();
+    let (repository, blob, login) = (repository(&fake), blob_of(whole.as_bytes()), Credentials::anonymous());
+    let began = Instant::now();
+    assert!(drain(&mut registry.stream(&repository, &blob, 0, &login)).await.unwrap() == whole.as_bytes());
+    // 256 KiB, of which the first turns are free.
+    assert!((8..30).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+}
