@@ -11,6 +11,7 @@ mod path;
 mod problem;
 pub mod reference;
 mod schema;
+mod size;
 mod socket;
 mod written;
 
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 pub use authority::Authority;
 pub use identifier::Identifier;
 pub use problem::{ConfigError, Fault, Hint, Problem};
+pub use size::Size;
 
 use crate::cri::socket::{Group, Mode};
 
@@ -180,6 +182,20 @@ pub struct Registry {
     #[serde(with = "written")]
     #[schemars(with = "String")]
     pub response_timeout: Duration,
+    /// Over how many connections one large layer comes at most, where its host serves ranges; 1 is no more than one.
+    /// Large is more than twice `range_size`. `max_concurrent_downloads` counts layers, however many connections each
+    /// has.
+    pub parallel_ranges: NonZeroUsize,
+    /// How many bytes each of these connections is asked for at once. A layer that is being downloaded holds at most
+    /// `parallel_ranges` times this in memory. A size in `KiB`, `MiB` or `GiB`, such as `8MiB`.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub range_size: Size,
+    /// How many bytes per second all downloads of this node take together at most, those that are thrown away too; each
+    /// connection has an equal share. A size such as `50MiB`; `0` is no limit.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub download_rate: Option<Size>,
 }
 
 impl Default for Registry {
@@ -190,6 +206,9 @@ impl Default for Registry {
             trusted_mirrors: Vec::new(),
             anonymous_fallback: false,
             response_timeout: Duration::from_secs(10),
+            parallel_ranges: NonZeroUsize::MIN.saturating_add(3),
+            range_size: Size(8 << 20),
+            download_rate: None,
         }
     }
 }

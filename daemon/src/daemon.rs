@@ -99,6 +99,9 @@ fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Resu
         user_agent: format!("drayd/{}", env!("CARGO_PKG_VERSION")),
         response_timeout: config.registry.response_timeout,
         stall_timeout: config.pull.progress_timeout.map_or(STALL, |limit| STALL.min(limit / 2)),
+        parallel_ranges: config.registry.parallel_ranges.get(),
+        range_size: config.registry.range_size.0,
+        download_rate: config.registry.download_rate.map(|size| size.0),
         environment: registry::Environment::of_process(),
     })?;
     let fetcher = Fetcher::new(registry, config.pull.max_concurrent_downloads);

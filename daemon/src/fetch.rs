@@ -60,14 +60,6 @@ pub enum Error {
     /// containerd did not take it.
     #[error(transparent)]
     Containerd(#[from] containerd::Error),
-    /// The bytes are not those that the digest names.
-    #[error("blob {digest} from {host}: the bytes do not match the digest")]
-    Corrupt {
-        /// The digest that was asked for.
-        digest: Digest,
-        /// The host that sent the last of them.
-        host: String,
-    },
     /// The document is larger than any that drayd keeps in memory.
     #[error("{media_type} {digest} is {size} bytes long, more than the {limit} that drayd accepts")]
     TooLarge {
@@ -142,7 +134,8 @@ impl Fetcher {
             place.step_aside();
             self.turns.take(blob.digest.clone()).await
         };
-        Transfer::new(&self.registry, containerd, source, blob, meter, place).run().await
+        let registry = self.registry.counting(meter.requests());
+        Transfer::new(&registry, containerd, source, blob, meter, place).run().await
     }
 
     /// Fetches a layer blob anew if what the content store has under its digest is something else or nothing. `false`:

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +36,9 @@ mod logins;
 mod message;
 mod proxies;
 mod range;
+mod rate;
 mod redirected;
+mod requests;
 mod resolve;
 mod retry;
 mod retry_after;
@@ -50,7 +53,6 @@ mod tls;
 mod token;
 mod wire;
 
-pub use blob::Blob;
 pub use check::{Report, check};
 pub use credential_helper::HelperError;
 pub use credentials::{Credentials, CredentialsError, Given};
@@ -59,6 +61,7 @@ pub use error::{Attempt, Error, Kind};
 pub use failure::{Failure, Refusal};
 pub use hosts_toml::HostsError;
 pub use proxies::ProxyError;
+pub use requests::{Open, Requests};
 pub use resolve::Resolved;
 pub use stream::Stream;
 pub use tls::TlsError;
@@ -69,6 +72,7 @@ use credentials_file::CredentialsFile;
 use hosts::Host;
 use logins::{Chosen, Logins};
 use proxies::Proxies;
+use rate::Rate;
 use search::Search;
 use session::{Schemes, Session};
 use standing::Standing;
@@ -92,6 +96,12 @@ pub struct Config {
     /// How long a body may stand still before it is asked for elsewhere. Less than what the pull as a whole allows,
     /// or there is no time left for that.
     pub stall_timeout: Duration,
+    /// Connections for one large blob, 1 for no more than one.
+    pub parallel_ranges: usize,
+    /// Bytes that each of them is asked for at once.
+    pub range_size: u64,
+    /// Bytes per second of all bodies together; `None` is no limit.
+    pub download_rate: Option<u64>,
     /// Environment variables that matter here; what is not set is not there.
     pub environment: Environment,
 }
@@ -125,6 +135,13 @@ pub struct Repository {
 
 /// All registries, for all pulls of the process: they share connections, tokens and what was learned about hosts.
 pub struct Registry {
+    shared: Arc<Shared>,
+    /// Where this one's requests are counted.
+    requests: Requests,
+}
+
+/// What all pulls share.
+pub struct Shared {
     /// Where mirrors are configured; read anew by each call.
     config_path: Vec<PathBuf>,
     /// Connections.
@@ -139,6 +156,10 @@ pub struct Registry {
     standing: Standing,
     /// How long a body may stand still.
     stall_timeout: Duration,
+    parallel_ranges: usize,
+    range_size: u64,
+    /// The limit on all bodies.
+    rate: Arc<Rate>,
 }
 
 impl Registry {
@@ -155,7 +176,7 @@ impl Registry {
             &config.trusted_mirrors,
             config.anonymous_fallback,
         );
-        Ok(Self {
+        let shared = Shared {
             config_path: config.config_path,
             wire,
             access,
@@ -163,7 +184,17 @@ impl Registry {
             schemes: Schemes::default(),
             standing: Standing::default(),
             stall_timeout: config.stall_timeout,
-        })
+            parallel_ranges: config.parallel_ranges,
+            range_size: config.range_size,
+            rate: Arc::new(Rate::new(config.download_rate)),
+        };
+        Ok(Self { shared: Arc::new(shared), requests: Requests::default() })
+    }
+
+    /// The same for one pull, whose requests are counted on their own.
+    #[must_use]
+    pub fn counting(&self, requests: &Requests) -> Self {
+        Self { shared: Arc::clone(&self.shared), requests: requests.clone() }
     }
 
     /// Finds what a tag or digest of a repository points to, on the first host that knows. A digest that only a
@@ -180,7 +211,10 @@ impl Registry {
         let fits = |host: &Host| host.capabilities.resolve || by_digest;
         let mut search = Search::begin(self, repository, credentials, fits).await?;
         while let Some(session) = search.next().await {
-            match resolve::resolve(&session, object).await {
+            let open = self.requests.open();
+            let resolved = resolve::resolve(&session, object).await;
+            drop(open);
+            match resolved {
                 Ok(resolved) => {
                     search.served();
                     return Ok(resolved);
@@ -227,30 +261,6 @@ impl Registry {
         }
     }
 
-    /// Opens a blob or manifest for reading from `offset`, on the first host that serves it; a foreign layer that none
-    /// has, at its own addresses.
-    pub async fn open(
-        &self,
-        repository: &Repository,
-        descriptor: &Descriptor,
-        offset: u64,
-        credentials: &Credentials,
-    ) -> Result<Blob, Error> {
-        let subject = stream::subject(repository, descriptor);
-        let mut search = Search::begin(self, repository, credentials, |_| true).await?;
-        while let Some(session) = search.next().await {
-            match blob::open(&session, descriptor, offset, subject.clone()).await {
-                Ok(blob) => {
-                    search.served();
-                    return Ok(blob);
-                }
-                Err(failure) => search.failed(failure),
-            }
-        }
-        let error = search.given_up(subject.clone());
-        foreign::open_instead(&self.wire, descriptor, offset, subject, error).await
-    }
-
     /// The hosts of a repository in the configured order.
     async fn hosts(&self, repository: &Repository) -> Result<Vec<Host>, Error> {
         let (config_path, domain) = (self.config_path.clone(), repository.domain.clone());
@@ -278,6 +288,14 @@ impl Registry {
             login: chosen.login,
             fallback: chosen.fallback,
         }
+    }
+}
+
+impl Deref for Registry {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
     }
 }
 

@@ -38,6 +38,9 @@ fn every_key_takes_another_value() {
         trusted_mirrors = ["m.test:5000"]
         anonymous_fallback = true
         response_timeout = "3s"
+        parallel_ranges = 2
+        range_size = "512KiB"
+        download_rate = "50MiB"
         [pull]
         max_concurrent_downloads = 0
         progress_timeout = "0"
@@ -73,6 +76,9 @@ fn every_key_takes_another_value() {
             trusted_mirrors: vec![Authority::read("m.test:5000").unwrap()],
             anonymous_fallback: true,
             response_timeout: Duration::from_secs(3),
+            parallel_ranges: NonZeroUsize::new(2).unwrap(),
+            range_size: Size(512 << 10),
+            download_rate: Some(Size(50 << 20)),
         },
         pull: Pull { max_concurrent_downloads: None, progress_timeout: None },
         unpack: Unpack { engine: Engine::Differ, keep_layers: false },

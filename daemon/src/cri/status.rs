@@ -79,7 +79,6 @@ fn fetch_code(error: &fetch::Error) -> Code {
     match error {
         fetch::Error::Registry(error) => registry_code(error),
         fetch::Error::Containerd(error) => containerd_code(error),
-        fetch::Error::Corrupt { .. } => Code::DataLoss,
         fetch::Error::TooLarge { .. } => Code::FailedPrecondition,
         fetch::Error::Locked { .. } => Code::Unavailable,
     }
@@ -141,7 +140,6 @@ mod tests {
             stated: DiffId(digest()),
             actual: DiffId(Digest::of(b"y")),
         };
-        let corrupt = fetch::Error::Corrupt { digest: digest(), host: "x".into() };
         let schema1 = PullError::Malformed {
             what: "manifest",
             digest: digest(),
@@ -163,7 +161,6 @@ mod tests {
             (unheard_of, Code::InvalidArgument),
             (PullError::Artifact { digest: digest(), artifact_type: "x".into() }, Code::FailedPrecondition),
             (PullError::Plan(PlanError::Counts { layers: 1, diff_ids: 2 }), Code::FailedPrecondition),
-            (PullError::Document { what: "config", source: corrupt }, Code::DataLoss),
             (PullError::Unpack(diff_id), Code::DataLoss),
             (unpack(Status::unknown("mkdir: no space left on device")), Code::ResourceExhausted),
             (unpack(Status::unavailable("connection refused")), Code::Unavailable),

@@ -59,7 +59,9 @@ impl Fetcher {
         if let Some(bytes) = self.recent.get(&document.digest) {
             return Ok((bytes, Fetched::Present));
         }
-        let bytes = self.download(source, document, meter).await?;
+        let registry = self.registry.counting(meter.requests());
+        let bytes = registry.document(&source.repository, document, &source.credentials).await?.to_vec();
+        meter.received(document.size);
         self.recent.put(document.digest.clone(), bytes.clone());
         Ok((bytes, Fetched::Transferred { continued: 0 }))
     }
@@ -109,25 +111,6 @@ impl Fetcher {
         }
         tracing::warn!(digest = %document.digest, "a blob in the content store is broken: it is written anew");
         Ok(containerd.discard_blob(&document.digest).await?)
-    }
-
-    async fn download(
-        &self,
-        source: &Source,
-        document: &Descriptor,
-        meter: &Meter,
-    ) -> Result<Vec<u8>, Error> {
-        let _open = meter.open();
-        let mut body = self.registry.open(&source.repository, document, 0, &source.credentials).await?;
-        let mut bytes = Vec::new();
-        while let Some(part) = body.next().await? {
-            meter.received(part.len());
-            bytes.extend_from_slice(&part);
-        }
-        if !document.digest.matches(&bytes) {
-            return Err(Error::Corrupt { digest: document.digest.clone(), host: body.host });
-        }
-        Ok(bytes)
     }
 }
 

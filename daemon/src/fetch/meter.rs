@@ -1,22 +1,19 @@
 //! What a pull is doing on the wire right now, for whoever watches it for a stall.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::registry::Requests;
 
 /// Counts of one pull. Written by its transfers, read by its watchdog.
 #[derive(Debug, Default)]
 pub struct Meter {
     /// Bytes of registry answers so far.
     bytes: AtomicU64,
-    /// Requests that wait for an answer or for more of it, and for nothing else.
-    open: AtomicUsize,
+    requests: Requests,
 }
-
-/// One open request; closes when dropped.
-#[derive(Debug)]
-pub struct Open<'a>(&'a Meter);
 
 impl Meter {
     /// Bytes received so far.
@@ -24,25 +21,19 @@ impl Meter {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Waits for a registry. Time spent otherwise, such as on handing its bytes on, is not the registry's.
-    pub async fn waiting<T>(&self, registry: impl Future<Output = T>) -> T {
-        let _open = self.open();
-        registry.await
-    }
-
-    /// Notes that a request is under way.
-    pub fn open(&self) -> Open<'_> {
-        self.open.fetch_add(1, Ordering::Relaxed);
-        Open(self)
+    /// Where the registry client counts the pull's requests.
+    pub fn requests(&self) -> &Requests {
+        &self.requests
     }
 
     /// Notes bytes received.
-    pub fn received(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    pub fn received(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Returns once a request has been open for `limit` without a byte on any of the pull's connections. Time
-    /// without an open request (unpacking, waiting for another pull) never counts, as in containerd.
+    /// without an open request (unpacking, waiting for another pull, or for when a host wants to be asked again) never
+    /// counts, as in containerd.
     pub async fn stalled(&self, limit: Duration) {
         // Late by a tenth at most, and never a busy loop.
         let tick = (limit / 10).clamp(Duration::from_millis(10), Duration::from_secs(10));
@@ -50,18 +41,12 @@ impl Meter {
         loop {
             tokio::time::sleep(tick).await;
             let bytes = self.bytes();
-            if bytes != last.1 || self.open.load(Ordering::Relaxed) == 0 {
+            if bytes != last.1 || !self.requests.any() {
                 last = (Instant::now(), bytes);
             } else if last.0.elapsed() >= limit {
                 return;
             }
         }
-    }
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -74,7 +59,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silence_on_an_open_request_is_a_stall() {
         let meter = Meter::default();
-        let _open = meter.open();
+        let _open = meter.requests().open();
         let started = Instant::now();
         meter.stalled(LIMIT).await;
         assert!(started.elapsed() >= LIMIT && started.elapsed() <= LIMIT * 2);
@@ -89,7 +74,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_byte_now_and_then_is_progress() {
         let meter = Meter::default();
-        let _open = meter.open();
+        let _open = meter.requests().open();
         let drip = async {
             for _ in 0..20 {
                 tokio::time::sleep(LIMIT / 2).await;

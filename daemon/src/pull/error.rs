@@ -124,7 +124,7 @@ impl Error {
             fetch::Error::Registry(error) => error.is_transient(),
             fetch::Error::Containerd(error) => away(error),
             fetch::Error::Locked { .. } => true,
-            fetch::Error::Corrupt { .. } | fetch::Error::TooLarge { .. } => false,
+            fetch::Error::TooLarge { .. } => false,
         };
         match self {
             Self::Node(_) | Self::NotPublished { .. } | Self::Stalled { .. } | Self::Aborted => true,

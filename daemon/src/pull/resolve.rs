@@ -48,10 +48,10 @@ pub(super) async fn name(
     if let Some(digest) = reference.digest() {
         storable("digest", digest)?;
     }
-    let _open = meter.open();
-    let answer = fetcher.registry().resolve(&source.repository, reference.object(), &source.credentials);
+    let registry = fetcher.registry().counting(meter.requests());
+    let answer = registry.resolve(&source.repository, reference.object(), &source.credentials);
     let named = answer.await.map_err(Error::Resolve)?;
-    meter.received(named.body.as_ref().map_or(0, Bytes::len));
+    meter.received(named.body.as_ref().map_or(0, |body| body.len() as u64));
     Ok(named)
 }
 

@@ -1,11 +1,12 @@
 //! Opening a blob or manifest at an offset on one host, and reading it: never more bytes than its descriptor says,
 //! and an error when there are fewer. The bytes are not hashed here.
 
+use std::ops::Range;
+
 use bytes::Bytes;
-use http::header::CONTENT_RANGE;
+use http::header::{ACCEPT_RANGES, CONTENT_RANGE};
 use http::{Method, StatusCode};
 
-use super::error::{Attempt, Error};
 use super::failure::{Failure, redacted};
 use super::range::ContentRange;
 use super::resolve::is_manifest;
@@ -13,14 +14,14 @@ use super::session::{Ask, Session};
 use super::wire::{Answer, Role};
 use crate::oci::Descriptor;
 
-/// The bytes of a blob on their way. Stalls are for the reader to watch: only it knows what else moves in the pull.
-pub struct Blob {
+/// The bytes of a blob on their way from one host.
+pub(super) struct Blob {
     /// Where the first byte lies: the offset asked for, or 0 when the host would not start there.
-    pub offset: u64,
-    /// The host they come from.
-    pub host: String,
-    subject: String,
-    own: bool,
+    pub(super) offset: u64,
+    /// Behind the last byte of the body.
+    pub(super) until: u64,
+    /// Whether the host serves ranges, as far as it says.
+    pub(super) ranges: bool,
     answer: Answer,
     /// Length of the whole by its descriptor.
     size: u64,
@@ -30,23 +31,16 @@ pub struct Blob {
 
 impl Blob {
     /// The next bytes; `None` after the last. After an error the blob is to be opened again.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        self.read().await.map_err(|failure| {
-            let attempt = Attempt { host: self.host.clone(), own: self.own, tries: 1, failure };
-            Error::Unserved { subject: self.subject.clone(), attempts: vec![attempt] }
-        })
-    }
-
     pub(super) async fn read(&mut self) -> Result<Option<Bytes>, Failure> {
         match self.answer.chunk().await? {
             Some(chunk) => {
                 self.position += chunk.len() as u64;
-                if self.position > self.size {
+                if self.position > self.until {
                     return Err(other_size(&self.answer, self.size, self.position));
                 }
                 Ok(Some(chunk))
             }
-            None if self.position == self.size => Ok(None),
+            None if self.position == self.until => Ok(None),
             None => Err(self.truncated()),
         }
     }
@@ -65,83 +59,84 @@ impl Blob {
     }
 }
 
-impl std::fmt::Debug for Blob {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { subject, host, position, size, .. } = self;
-        write!(f, "Blob({subject} from {host} at {position} of {size})")
-    }
-}
-
-/// Asks one host. `subject` is what its later errors are about.
+/// Asks one host for the bytes of `span`, and is given those or more. With `ranges_only`, `None` where it would be more.
 pub(super) async fn open(
     session: &Session<'_>,
     descriptor: &Descriptor,
-    offset: u64,
-    subject: String,
-) -> Result<Blob, Failure> {
-    let (answer, offset) = match ranged(session, descriptor, offset).await? {
-        Some(continued) => continued,
-        None => (whole(session, descriptor).await?, 0),
+    span: Range<u64>,
+    ranges_only: bool,
+) -> Result<Option<Blob>, Failure> {
+    let size = descriptor.size;
+    let (answer, offset, until) = match ranged(session, descriptor, &span).await? {
+        Some((answer, Some(range))) => (answer, range.start, range.end.min(size)),
+        _ if ranges_only => return Ok(None),
+        Some((answer, None)) => (answer, 0, size),
+        None => (whole(session, descriptor).await?, 0, size),
     };
-    let whose = (session.host.authority.clone(), session.host.own);
-    received(answer, whose, descriptor, offset, subject)
+    let partial = answer.response.status() == StatusCode::PARTIAL_CONTENT;
+    let accepts =
+        answer.header(ACCEPT_RANGES).is_some_and(|units| units.trim().eq_ignore_ascii_case("bytes"));
+    let ranges = partial || (accepts && session.standing.can_range(&session.host.authority));
+    received(answer, descriptor, offset..until, ranges).map(Some)
 }
 
-/// What was answered from `offset` on, unless its headers already show that it is not the blob. `whose` is the host
-/// and whether it is the registry's own.
+/// What was answered for the bytes of `span`, unless its headers already show that it is not the blob. `ranges` is
+/// whether the host serves any, as far as it says.
 pub(super) fn received(
     answer: Answer,
-    (host, own): (String, bool),
     descriptor: &Descriptor,
-    offset: u64,
-    subject: String,
+    span: Range<u64>,
+    ranges: bool,
 ) -> Result<Blob, Failure> {
-    let remaining = descriptor.size.saturating_sub(offset);
+    let (offset, until, size) = (span.start, span.end, descriptor.size);
     if answer.media_type().as_deref() == Some("text/html") {
         return Err(answer.unusable("the answer is an HTML page, not the blob: is this a registry?"));
     }
-    if let Some(length) = answer.length().filter(|&length| length != remaining) {
-        return Err(other_size(&answer, descriptor.size, offset.saturating_add(length)));
+    if let Some(length) = answer.length().filter(|&length| length != until.saturating_sub(offset)) {
+        return Err(other_size(&answer, size, offset.saturating_add(length)));
     }
-    Ok(Blob { offset, host, subject, own, answer, size: descriptor.size, position: offset })
+    Ok(Blob { offset, until, ranges, answer, size, position: offset })
 }
 
 fn other_size(answer: &Answer, stated: u64, sent: u64) -> Failure {
     Failure::Size { url: redacted(&answer.url), stated, sent }
 }
 
-/// The answer to a request for the bytes from `offset` on, and where it starts. `None` when the whole must be asked for
-/// instead.
+/// The answer to a request for a range, and the range if it is the one asked for rather than the whole. `None` when the
+/// whole must be asked for instead.
 async fn ranged(
     session: &Session<'_>,
     descriptor: &Descriptor,
-    offset: u64,
-) -> Result<Option<(Answer, u64)>, Failure> {
+    span: &Range<u64>,
+) -> Result<Option<(Answer, Option<ContentRange>)>, Failure> {
     let host = &session.host.authority;
-    if offset == 0 || !session.standing.can_range(host) {
+    let end = Some(span.end).filter(|&end| end < descriptor.size);
+    let wanted = span.start > 0 || (end.is_some() && session.standing.ranges(host));
+    if !wanted || !session.standing.can_range(host) {
         return Ok(None);
     }
-    let answer = send(session, descriptor, offset).await?;
+    let answer = send(session, descriptor, span.start, end).await?;
     let range = answer.header(CONTENT_RANGE).and_then(ContentRange::parse);
     let status = answer.response.status();
     let refused = matches!(status, StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::BAD_REQUEST);
     if !status.is_success() && !refused {
         return Err(session.refusal(answer).await);
     }
-    let continues = range.is_some_and(|range| range.continues(offset, descriptor.size));
-    let served = status == StatusCode::PARTIAL_CONTENT && continues;
-    session.standing.ranged(host, served);
+    let range = range.filter(|range| {
+        status == StatusCode::PARTIAL_CONTENT && range.continues(span.start, descriptor.size)
+    });
+    session.standing.ranged(host, range.is_some());
     Ok(match status {
-        _ if served => Some((answer, offset)),
+        _ if range.is_some() => Some((answer, range)),
         // The range was ignored.
-        StatusCode::OK => Some((answer, 0)),
+        StatusCode::OK => Some((answer, None)),
         // Answered with other bytes, or refused: without a range the host may still serve.
         _ => None,
     })
 }
 
 async fn whole(session: &Session<'_>, descriptor: &Descriptor) -> Result<Answer, Failure> {
-    let answer = send(session, descriptor, 0).await?;
+    let answer = send(session, descriptor, 0, None).await?;
     match answer.response.status() {
         StatusCode::OK => Ok(answer),
         status if status.is_success() => {
@@ -151,10 +146,15 @@ async fn whole(session: &Session<'_>, descriptor: &Descriptor) -> Result<Answer,
     }
 }
 
-async fn send(session: &Session<'_>, descriptor: &Descriptor, offset: u64) -> Result<Answer, Failure> {
+async fn send(
+    session: &Session<'_>,
+    descriptor: &Descriptor,
+    offset: u64,
+    end: Option<u64>,
+) -> Result<Answer, Failure> {
     let manifest = is_manifest(&descriptor.media_type);
     let (collection, role) = if manifest { ("manifests", Role::Document) } else { ("blobs", Role::Blob) };
     let accept = format!("{}, */*", descriptor.media_type);
     let object = descriptor.digest.as_str();
-    session.send(Ask { method: &Method::GET, collection, object, accept: &accept, offset, role }).await
+    session.send(Ask { method: &Method::GET, collection, object, accept: &accept, offset, end, role }).await
 }

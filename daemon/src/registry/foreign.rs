@@ -21,7 +21,7 @@ const URLS: usize = 4;
 /// For a connection: a manifest may name any address, and many of the real ones are gone for good.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Opens the blob at the first of its addresses that serves it, where `error` says that the registry does not have it;
+/// Opens the blob at the first of its addresses that serves it, and tells which that is, where `error` says that the registry does not have it;
 /// else gives the error back, with the failure of each address.
 pub(super) async fn open_instead(
     wire: &Wire,
@@ -29,7 +29,7 @@ pub(super) async fn open_instead(
     offset: u64,
     subject: String,
     error: Error,
-) -> Result<Blob, Error> {
+) -> Result<(String, Blob), Error> {
     let mut attempts = match error {
         Error::Unserved { attempts, .. } if decisive_kind(&attempts) == Some(Kind::NotFound) => attempts,
         error => return Err(error),
@@ -37,10 +37,11 @@ pub(super) async fn open_instead(
     for url in descriptor.urls.iter().take(URLS).filter_map(|url| address(url)) {
         let host = url.origin().ascii_serialization();
         let opened = ask(wire, descriptor, offset, &url).await.and_then(|(answer, offset)| {
-            blob::received(answer, (host.clone(), false), descriptor, offset, subject.clone())
+            // Read over one connection, whatever it says of ranges.
+            blob::received(answer, descriptor, offset..descriptor.size, false)
         });
         match opened {
-            Ok(blob) => return Ok(blob),
+            Ok(blob) => return Ok((host, blob)),
             Err(failure) => attempts.push(Attempt { host, own: false, tries: 1, failure }),
         }
     }
@@ -61,7 +62,9 @@ async fn ask(wire: &Wire, descriptor: &Descriptor, offset: u64, url: &Url) -> Re
     match answer.response.status() {
         StatusCode::OK => Ok((answer, 0)),
         StatusCode::PARTIAL_CONTENT
-            if range.is_some_and(|range| range.continues(offset, descriptor.size)) =>
+            if range.is_some_and(|range| {
+                range.continues(offset, descriptor.size) && range.end == descriptor.size
+            }) =>
         {
             Ok((answer, offset))
         }

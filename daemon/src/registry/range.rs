@@ -1,9 +1,10 @@
 //! `Content-Range`: where the bytes of a partial answer lie.
 
-/// First byte, and the whole length when the peer tells it.
+/// First byte, the one behind the last, and the whole length when the peer tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContentRange {
     pub(super) start: u64,
+    pub(super) end: u64,
     pub(super) total: Option<u64>,
 }
 
@@ -21,7 +22,11 @@ impl ContentRange {
             "*" => None,
             total => Some(total.parse::<u64>().ok()?),
         };
-        (start <= end && total.is_none_or(|total| end < total)).then_some(Self { start, total })
+        (start <= end && total.is_none_or(|total| end < total)).then(|| Self {
+            start,
+            end: end.saturating_add(1),
+            total,
+        })
     }
 
     /// Whether the bytes from `offset` of a blob of `size` bytes are what follows.
@@ -36,10 +41,10 @@ mod tests {
 
     #[test]
     fn content_ranges_are_read_and_nonsense_is_not() {
-        let range = |start, total| Some(ContentRange { start, total });
+        let range = |start, end, total| Some(ContentRange { start, end, total });
         for (header, expected) in [
-            ("bytes 5-9/10", range(5, Some(10))),
-            ("Bytes 0-0/*", range(0, None)),
+            ("bytes 5-9/10", range(5, 10, Some(10))),
+            ("Bytes 0-0/*", range(0, 1, None)),
             ("bytes 5-9/9", None),
             ("bytes 9-5/10", None),
             ("bytes */10", None),

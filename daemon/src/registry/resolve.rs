@@ -65,7 +65,15 @@ pub(super) async fn resolve(session: &Session<'_>, object: &str) -> Result<Resol
 }
 
 fn ask<'a>(method: &'a Method, object: &'a str) -> Ask<'a> {
-    Ask { method, collection: "manifests", object, accept: ACCEPT, offset: 0, role: Role::Document }
+    Ask {
+        method,
+        collection: "manifests",
+        object,
+        accept: ACCEPT,
+        offset: 0,
+        end: None,
+        role: Role::Document,
+    }
 }
 
 /// The target as the headers of a HEAD tell it, if they tell all of it and make sense.

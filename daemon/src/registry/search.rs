@@ -132,10 +132,14 @@ impl<'a> Search<'a> {
         self.turn = Some(Turn { index: 0, at: Instant::now() + pause });
     }
 
-    /// Notes that the object is not what those sent who gave parts of it. They are not asked again.
-    pub(super) fn refused(&mut self, actual: Option<&str>) {
+    /// Notes that the object is not what those sent who gave parts of it, here or, as `others`, to another search.
+    /// They are not asked again.
+    pub(super) fn refused(&mut self, actual: Option<&str>, others: &[String]) {
         self.renew();
-        for candidate in self.candidates.iter_mut().filter(|candidate| candidate.gave) {
+        for candidate in &mut self.candidates {
+            if !candidate.gave && !others.contains(&candidate.host.authority) {
+                continue;
+            }
             candidate.tries += 1;
             candidate.failure = Some(Failure::Corrupt {
                 url: candidate.host.authority.clone(),
@@ -143,6 +147,20 @@ impl<'a> Search<'a> {
             });
         }
         self.turn = self.choose();
+    }
+
+    /// Asks this host before all others.
+    pub(super) fn prefer(&mut self, authority: &str) {
+        if let Some(index) = self.candidates.iter().position(|it| it.host.authority == authority) {
+            self.candidates[..=index].rotate_right(1);
+            self.turn = self.choose();
+        }
+    }
+
+    /// Who gave parts of the object.
+    pub(super) fn gave(&self) -> Vec<String> {
+        let gave = self.candidates.iter().filter(|candidate| candidate.gave);
+        gave.map(|candidate| candidate.host.authority.clone()).collect()
     }
 
     /// The host asked last.

@@ -59,6 +59,8 @@ pub(super) struct Ask<'a> {
     pub(super) accept: &'a str,
     /// The first byte wanted.
     pub(super) offset: u64,
+    /// The one behind the last that is wanted, unless all are.
+    pub(super) end: Option<u64>,
     pub(super) role: Role,
 }
 
@@ -236,8 +238,9 @@ impl Session<'_> {
             headers.insert(ACCEPT, accept);
         }
         // Some registries refuse any range, so the first request has none.
-        if ask.offset > 0
-            && let Ok(range) = HeaderValue::from_str(&format!("bytes={}-", ask.offset))
+        let last = ask.end.map(|end| end.saturating_sub(1).to_string()).unwrap_or_default();
+        if (ask.offset > 0 || ask.end.is_some())
+            && let Ok(range) = HeaderValue::from_str(&format!("bytes={}-{last}", ask.offset))
         {
             headers.insert(RANGE, range);
         }

@@ -1,7 +1,7 @@
 //! What the process remembers of hosts, so that one pull's experience spares the next request: who could not be
 //! reached, who asked to be left alone, and who cannot range. Orders hosts and delays requests; forbids none.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,6 +37,8 @@ struct Tables {
     /// counted on their own, does not wait for one without.
     holds: HashMap<(String, String, Credentials), Instant>,
     ranges: HashMap<String, (u32, Instant)>,
+    /// Hosts whose last answer to a range was the range.
+    ranging: HashSet<String>,
 }
 
 struct Rest {
@@ -96,7 +98,12 @@ impl Standing {
         let mut tables = self.lock();
         if served {
             tables.ranges.remove(host);
+            if tables.ranging.len() >= ENTRIES {
+                tables.ranging.clear();
+            }
+            tables.ranging.insert(host.to_owned());
         } else {
+            tables.ranging.remove(host);
             let (ignored, last) = entry(&mut tables.ranges, host.to_owned(), (0, Instant::now()));
             *ignored += 1;
             *last = Instant::now();
@@ -110,6 +117,11 @@ impl Standing {
             .ranges
             .get(host)
             .is_none_or(|(ignored, last)| *ignored < IGNORED_RANGES || last.elapsed() >= RANGELESS)
+    }
+
+    /// Whether the host is known to serve ranges.
+    pub(super) fn ranges(&self, host: &str) -> bool {
+        self.lock().ranging.contains(host)
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {

@@ -1,75 +1,49 @@
-//! A blob as one stream of bytes in order, whatever happens to the connections under it: where a body breaks, the
-//! registry is asked for the rest. The bytes are not hashed here, but a caller who finds them wrong gets them from
-//! another host.
+//! A blob as one stream of bytes in order, whatever happens to the connections under it. A large one comes over several
+//! at once, where its host serves ranges. The bytes are not hashed here, but a caller who finds them wrong gets them
+//! from another host.
+
+mod elsewhere;
+mod part;
+mod window;
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
 use bytes::Bytes;
-use tokio::time::{Duration, Instant, timeout};
 
-use super::blob::{self, Blob};
 use super::credentials::Credentials;
 use super::error::Error;
-use super::failure::Failure;
-use super::foreign;
-use super::retry;
 use super::search::Search;
 use super::{Registry, Repository};
 use crate::oci::Descriptor;
-
-/// A body that brings less than this while it is waited for as long as `stall_timeout` stands still, however many
-/// single bytes trickle in. At 30 s it is half a kilobyte per second, below any link that an image could come over.
-const FLOOR: u64 = 16 << 10;
-/// So many bodies in a row that bring less than [`FLOOR`] each are no progress, though each brought something: a
-/// blob does not come in thousands of connections.
-const POOR_BODIES: u32 = 64;
-/// The pause after such a body, so that a host that breaks at once is not asked in a tight loop.
-const POOR_PAUSE: Duration = Duration::from_millis(500);
-/// How long the end of a body is waited for after its last byte. It only frees the connection for the next request.
-const END: Duration = Duration::from_secs(1);
+use part::{Part, Whole};
+use window::Window;
 
 /// The bytes of a blob from an offset on.
 ///
-/// Bodies that break are continued without limit while they bring bytes; without, each host is asked once, and the
-/// last one under the policy for retries. A call to [`Self::next`] may be dropped and made again: nothing is lost, but
-/// the time that it waited does not count for a stall.
+/// The first request of a host that is not known to serve ranges asks for none, and is a part like those that are read
+/// beside it once the host has said that it does: its connection is left where the next part begins. A call to
+/// [`Self::next`] may be dropped and made again: nothing is lost.
 pub struct Stream<'a> {
-    registry: &'a Registry,
-    repository: &'a Repository,
-    descriptor: &'a Descriptor,
-    credentials: &'a Credentials,
-    /// Who is asked for the rest; begun by the first call, since the hosts are read from files.
-    search: Option<Search<'a>>,
-    body: Option<Body>,
+    whole: Whole<'a>,
+    /// What is read in this task. It ends where the window begins.
+    head: Part<'a>,
+    window: Window<'a>,
+    /// Where the part behind the window begins.
+    ahead: u64,
+    /// Connections at most, and bytes of one part.
+    parallel: usize,
+    range: u64,
+    /// Whether the window may be filled.
+    ranging: bool,
     /// Where the caller began; what lies before is not from here.
     start: u64,
     /// Of the next byte for the caller.
     position: u64,
-    /// Bytes of bodies so far, those that were not for the caller too.
-    received: u64,
-    /// Bodies in a row that brought too little.
-    poor: u32,
-    /// Whether bytes came from an address that the descriptor itself tells.
-    elsewhere: Elsewhere,
-}
-
-/// What the addresses of a foreign layer were good for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Elsewhere {
-    Unused,
-    Used,
-    /// The bytes were not the blob: no address is asked again.
-    Refused,
-}
-
-/// One answer's body.
-struct Body {
-    blob: Blob,
-    /// Of its next byte; behind the stream's where a host did not start at the offset it was asked for.
-    at: u64,
-    /// The stream's position when it was opened.
-    opened: u64,
-    /// What came since the last time that it was enough, and how long that was waited for.
-    recent: u64,
-    waited: Duration,
+    received: Arc<AtomicU64>,
 }
 
 impl<'a> Stream<'a> {
@@ -80,179 +54,183 @@ impl<'a> Stream<'a> {
         offset: u64,
         credentials: &'a Credentials,
     ) -> Self {
-        Self {
-            registry,
-            repository,
-            descriptor,
-            credentials,
-            search: None,
-            body: None,
+        let whole = Whole { registry, repository, descriptor, credentials };
+        let received = Arc::default();
+        let mut stream = Self {
+            whole,
+            head: Part::new(whole, offset, descriptor.size, Arc::clone(&received)),
+            window: Window::default(),
+            ahead: descriptor.size,
+            parallel: registry.parallel_ranges,
+            range: registry.range_size,
+            ranging: false,
             start: offset,
             position: offset,
-            received: 0,
-            poor: 0,
-            elsewhere: Elsewhere::Unused,
-        }
+            received,
+        };
+        stream.restart();
+        stream
     }
 
     /// The next bytes; `None` after the last of the descriptor's size. After an error there are none.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        while self.position < self.descriptor.size {
-            self.open().await?;
-            let Some(body) = &mut self.body else { break };
-            match body.read(self.registry.stall_timeout).await {
-                Ok(bytes) => {
-                    self.received += bytes.len() as u64;
-                    let bytes = body.new_part(bytes, self.position);
-                    if !bytes.is_empty() {
-                        self.position += bytes.len() as u64;
-                        return Ok(Some(bytes));
-                    }
-                }
-                Err(failure) => self.broke(failure),
+        let size = self.whole.descriptor.size;
+        // A host that has nothing to send is asked for it only when nothing is not what the blob should be: what it
+        // sends tells whether the size is wrong or the digest.
+        if size == 0 && !self.whole.descriptor.digest.matches(&[]) {
+            self.head.open().await?;
+        }
+        while self.position < size {
+            if self.window.rangeless {
+                self.give_up_ranging();
+            }
+            let next = if self.head.position < self.head.end {
+                self.next_of_head().await?
+            } else {
+                self.head.next().await?;
+                self.fill();
+                self.next_of_window().await?
+            };
+            if let Some(bytes) = next {
+                self.position += bytes.len() as u64;
+                return Ok(Some(bytes));
             }
         }
-        self.end().await.map(|()| None)
+        if self.head.position == size { self.head.next().await } else { Ok(None) }
     }
 
     /// The host that the last bytes came from, or that was asked last; the registry's name before any was.
     pub fn host(&self) -> &str {
-        self.search.as_ref().and_then(Search::host).unwrap_or(&self.repository.domain)
+        self.window
+            .gave
+            .last()
+            .map(String::as_str)
+            .or(self.head.host())
+            .unwrap_or(&self.whole.repository.domain)
     }
 
     /// Bytes that came over the wire. Those that a host sent again are among them, so it may be more than the
-    /// caller got.
+    /// caller got; and those that were read ahead.
     pub fn received(&self) -> u64 {
-        self.received
+        self.received.load(Ordering::Relaxed)
     }
 
-    /// Gives up the connection that is in use, or the answer that is waited for, for a reason that the caller sees
-    /// and the stream does not: the next call goes on with another host, or with a new connection to the only one.
-    pub fn abandon_host(&mut self) {
-        self.body = None;
-        if let Some(search) = &mut self.search {
-            let url = search.host().unwrap_or_default().to_owned();
-            search.failed(Failure::Stalled { url });
-        }
+    /// Whether a host sent from the first byte on what it was asked to continue.
+    pub fn repeated(&self) -> bool {
+        self.head.repeated
+    }
+
+    /// Closes the connections that are in use: the next call asks the same host for the rest.
+    pub fn suspend(&mut self) {
+        self.restart();
     }
 
     /// Takes back all bytes, since together they are not the blob: the next call begins at its first byte, without
     /// the hosts that sent any of them. Where the caller had the beginning from elsewhere, that may be what is wrong,
     /// so they get another chance first. `actual` is the digest that the bytes have, if it is known.
     pub fn refuse(&mut self, actual: Option<&str>) {
-        self.body = None;
         self.position = 0;
-        let whole = std::mem::take(&mut self.start) == 0;
-        if whole && self.elsewhere == Elsewhere::Used {
-            self.elsewhere = Elsewhere::Refused;
-        }
-        if whole && let Some(search) = &mut self.search {
-            search.refused(actual);
+        // Of one host, so that the next refusal knows whose bytes they were.
+        self.parallel = 1;
+        self.restart();
+        let gave = std::mem::take(&mut self.window.gave);
+        if std::mem::take(&mut self.start) == 0 {
+            self.head.refuse(actual, &gave);
         }
     }
 
-    async fn open(&mut self) -> Result<(), Error> {
-        if self.body.is_some() {
-            return Ok(());
-        }
-        let search = match &mut self.search {
-            Some(search) => search,
-            search => {
-                let begun = Search::begin(self.registry, self.repository, self.credentials, |_| true);
-                search.insert(begun.await?)
-            }
-        };
-        let subject = subject(self.repository, self.descriptor);
-        while let Some(session) = search.next().await {
-            match blob::open(&session, self.descriptor, self.position, subject.clone()).await {
-                Ok(blob) => {
-                    search.served();
-                    self.body = Some(Body::new(blob, self.position));
-                    return Ok(());
-                }
-                Err(failure) => search.failed(failure),
-            }
-        }
-        let error = search.given_up(subject.clone());
-        if self.elsewhere == Elsewhere::Refused {
-            return Err(error);
-        }
-        let (wire, offset) = (&self.registry.wire, self.position);
-        let blob = foreign::open_instead(wire, self.descriptor, offset, subject, error).await?;
-        self.elsewhere = Elsewhere::Used;
-        self.body = Some(Body::new(blob, self.position));
-        Ok(())
+    /// Begins a head at the stream's position, without a window.
+    fn restart(&mut self) {
+        let size = self.whole.descriptor.size;
+        let large = self.parallel > 1 && size.saturating_sub(self.position) > 2 * self.range;
+        self.ahead = if large { self.position + self.range } else { size };
+        self.ranging = false;
+        self.window.close();
+        self.head.restart(self.position, self.ahead);
     }
 
-    /// Settles who goes on after a body broke.
-    fn broke(&mut self, failure: Failure) {
-        let (Some(body), Some(search)) = (self.body.take(), &mut self.search) else { return };
-        let gained = self.position - body.opened;
-        let ample = gained >= FLOOR;
-        self.poor = if ample { 0 } else { self.poor + 1 };
-        let trickled = matches!(failure, Failure::Stalled { .. }) && !ample;
-        if gained > 0 && !trickled && self.poor < POOR_BODIES && retry::is_worth_it(&failure) {
-            tracing::debug!(digest = %self.descriptor.digest, offset = self.position, %failure, "blob goes on after a break");
-            search.progressed(&failure, if ample { Duration::ZERO } else { POOR_PAUSE });
+    /// Opens the window once the head's host has said whether it serves ranges.
+    fn settle(&mut self) {
+        match self.head.serves_ranges() {
+            Some(true) => {
+                self.ranging = true;
+                self.fill();
+            }
+            Some(false) => {
+                self.ahead = self.whole.descriptor.size;
+                self.head.end = self.ahead;
+            }
+            None => {}
+        }
+    }
+
+    fn fill(&mut self) {
+        let size = self.whole.descriptor.size;
+        let head = usize::from(self.head.position < self.head.end);
+        while self.ahead < size && self.window.len() + head < self.parallel {
+            let (begin, end) = (self.ahead, size.min(self.ahead + self.range));
+            let (whole, received) = (self.whole, Arc::clone(&self.received));
+            let first = self.head.search.as_ref().and_then(Search::host).map(str::to_owned);
+            self.window.push(|requests| Part::new(whole, begin, end, received).beside(first, requests));
+            self.ahead = end;
+        }
+    }
+
+    /// The rest comes over one connection: that of the head, as long as it is in use.
+    fn give_up_ranging(&mut self) {
+        let size = self.whole.descriptor.size;
+        self.parallel = 1;
+        self.ahead = size;
+        self.window.close();
+        if self.head.position == self.position && self.head.position < self.head.end {
+            self.head.end = size;
         } else {
-            search.failed(failure);
+            self.head.restart(self.position, size);
         }
     }
 
-    /// Reads the end of the last body. That it breaks or never comes makes no difference, but a body that goes on is
-    /// not the blob.
-    async fn end(&mut self) -> Result<(), Error> {
-        let Some(body) = &mut self.body else { return Ok(()) };
-        let end = timeout(END, body.blob.read()).await;
-        self.body = None;
-        match (end, &mut self.search) {
-            (Ok(Err(failure @ Failure::Size { .. })), Some(search)) => {
-                search.failed(failure);
-                Err(search.given_up(subject(self.repository, self.descriptor)))
+    async fn next_of_head(&mut self) -> Result<Option<Bytes>, Error> {
+        let next = {
+            let mut next = pin!(self.head.next());
+            let window = &mut self.window;
+            poll_fn(|context| {
+                window.drive(context);
+                next.as_mut().poll(context)
+            })
+            .await?
+        };
+        if !self.ranging && self.ahead < self.whole.descriptor.size {
+            self.settle();
+        }
+        Ok(next)
+    }
+
+    async fn next_of_window(&mut self) -> Result<Option<Bytes>, Error> {
+        let window = &mut self.window;
+        let requests = &self.whole.registry.requests;
+        // Held while any part waits for a host: pauses that hosts ask for are no silence.
+        let mut waiting = None;
+        poll_fn(|context| {
+            window.drive(context);
+            if window.rangeless {
+                return Poll::Ready(Ok(None));
             }
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Body {
-    fn new(blob: Blob, position: u64) -> Self {
-        Self { at: blob.offset, blob, opened: position, recent: 0, waited: Duration::ZERO }
-    }
-
-    /// The next bytes. Only the time in here counts for a stall: a caller may be slow.
-    async fn read(&mut self, stall_timeout: Duration) -> Result<Bytes, Failure> {
-        let began = Instant::now();
-        match timeout(stall_timeout.saturating_sub(self.waited), self.blob.read()).await {
-            Ok(Ok(Some(bytes))) => {
-                self.waited += began.elapsed();
-                self.recent += bytes.len() as u64;
-                if self.recent >= FLOOR {
-                    (self.recent, self.waited) = (0, Duration::ZERO);
-                }
-                Ok(bytes)
-            }
-            Ok(Ok(None)) => Err(self.blob.truncated()),
-            Ok(Err(failure)) => Err(failure),
-            Err(_) => Err(self.blob.stalled()),
-        }
-    }
-
-    /// What of the body's next bytes the caller does not have yet.
-    fn new_part(&mut self, mut bytes: Bytes, position: u64) -> Bytes {
-        let known = position.saturating_sub(self.at);
-        self.at += bytes.len() as u64;
-        bytes.split_off(usize::try_from(known).unwrap_or(usize::MAX).min(bytes.len()))
+            let next = window.poll_first();
+            waiting = (next.is_pending() && window.is_waiting()).then(|| requests.open());
+            next
+        })
+        .await
     }
 }
 
 impl std::fmt::Debug for Stream<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Stream({} at {})", subject(self.repository, self.descriptor), self.position)
+        let Whole { repository, descriptor, .. } = self.whole;
+        write!(f, "Stream({} at {})", subject(repository, descriptor), self.position)
     }
 }
 
 /// What errors are about.
-pub(super) fn subject(repository: &Repository, descriptor: &Descriptor) -> String {
+fn subject(repository: &Repository, descriptor: &Descriptor) -> String {
     format!("{repository}@{}", descriptor.digest)
 }

@@ -6,6 +6,7 @@ mod fallback;
 mod foreign;
 mod mirrors;
 mod node;
+mod ranges;
 mod resolve;
 mod retry;
 mod secure;
@@ -35,6 +36,9 @@ fn config() -> Config {
         user_agent: "drayd/test".into(),
         response_timeout: Duration::from_secs(10),
         stall_timeout: Duration::from_secs(30),
+        parallel_ranges: 1,
+        range_size: 8 << 20,
+        download_rate: None,
         environment: Environment::default(),
     }
 }
@@ -150,12 +154,14 @@ fn manifest() -> Reply {
         .header("docker-content-digest", Digest::of(MANIFEST.as_bytes()).as_str())
 }
 
-async fn read(mut blob: Blob) -> Result<Vec<u8>, Error> {
-    let mut bytes = Vec::new();
-    while let Some(chunk) = blob.next().await? {
-        bytes.extend_from_slice(&chunk);
-    }
-    Ok(bytes)
+/// The whole blob.
+async fn read(
+    registry: &Registry,
+    repository: &Repository,
+    blob: &Descriptor,
+    login: &Credentials,
+) -> Result<Vec<u8>, Error> {
+    drain(&mut registry.stream(repository, blob, 0, login)).await
 }
 
 fn assert_no_secret(error: &Error) {

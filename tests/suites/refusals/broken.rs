@@ -39,7 +39,11 @@ const CASES: [(&str, Breakage, Code, &str); 16] = [
 pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_broken_image_is_refused_by_its_code_and_leaves_nothing", broken);
     if release == ANY {
-        suite.check(release, "bytes_of_another_digest_are_blamed_on_the_host_that_sent_them", blames);
+        suite.check(
+            release,
+            "bytes_of_another_digest_are_brought_from_another_host_or_blamed_on_those_that_sent_them",
+            blames,
+        );
     }
 }
 
@@ -73,10 +77,22 @@ async fn blames(bed: Arc<Bed>) -> Result<()> {
         let blob = if of_layer { &image.layers[0] } else { &image.config };
         let reply = Reply::ok("application/octet-stream", &flipped(&blob.bytes));
         mirror.on("GET", &blob.path(name), move |_, _| reply.clone());
-        let blamed = format!("{} from {}: the bytes do not match the digest", blob.digest, mirror.address());
-        refused(name, stage.pull(&image.reference(&stage.registry)).await, Code::DataLoss, &[&blamed])?;
-        stage.left_nothing().await?;
+        stage.pull(&image.reference(&stage.registry)).await?;
+        anyhow::ensure!(
+            !mirror.asked("GET", &blob.path(name)).is_empty(),
+            "{name}: the mirror was not asked"
+        );
     }
+    let image = Image::new("blamed-all", 1, 8)?;
+    image.serve(&stage.registry);
+    let (path, wrong) = (image.layers[0].path("blamed-all"), flipped(&image.layers[0].bytes));
+    for host in [&mirror, &stage.registry] {
+        let reply = Reply::ok("application/octet-stream", &wrong);
+        host.on("GET", &path, move |_, _| reply.clone());
+    }
+    let blamed = [mirror.address(), stage.registry.address()].map(ToString::to_string);
+    let pulled = stage.pull(&image.reference(&stage.registry)).await;
+    refused("blamed-all", pulled, Code::DataLoss, &[&blamed[0], &blamed[1]])?;
     Ok(())
 }
 

@@ -20,7 +20,7 @@ const BREAK: usize = 300_007;
 pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_body_that_breaks_off_goes_on_at_the_very_next_byte", resumes);
     suite.check(release, "a_registry_that_ignores_ranges_is_read_from_the_start", ignores_ranges);
-    suite.check(release, "a_body_that_stalls_is_unavailable_after_the_progress_timeout", stalls);
+    suite.check(release, "a_body_that_stalls_goes_on_within_the_progress_timeout", stalls);
     suite.check(release, "attempts_that_are_given_up_on_a_slow_wire_add_up", slow_attempts);
     if release == ANY {
         suite.check(release, "a_layer_that_never_gets_further_is_unavailable", barren);
@@ -114,10 +114,12 @@ async fn stalls(bed: Arc<Bed>) -> Result<()> {
     stage.registry.on("GET", &layer.path("stalls"), move |request, _| {
         Reply::ranged(request, &layer.bytes).cut_after(BREAK, End::Stall)
     });
-    let (pulled, took) = timed(stage.pull(&image.reference(&stage.registry))).await;
-    refused("stall", pulled, Code::Unavailable, &["no byte came from the registry for 2 s"])?;
-    ensure!((1.9..4.0).contains(&took.as_secs_f64()), "took {took:?}");
-    stage.left_nothing().await
+    let reference = image.reference(&stage.registry);
+    let (pulled, took) = timed(stage.pull(&reference)).await;
+    pulled?;
+    // Half of the timeout for each body that stood still.
+    ensure!(took.as_secs_f64() > 0.9, "took {took:?}");
+    Ok(())
 }
 
 async fn barren(bed: Arc<Bed>) -> Result<()> {
@@ -132,11 +134,11 @@ async fn barren(bed: Arc<Bed>) -> Result<()> {
     });
     let (pulled, took) = timed(stage.pull(&image.reference(&stage.registry))).await;
     refused("barren", pulled, Code::Unavailable, &[])?;
-    // Between them a pause of a tenth of a second, doubled each time.
-    ensure!((0.7..5.0).contains(&took.as_secs_f64()), "took {took:?}");
-    // One that brought something, and three in a row that did not.
+    // Between them a pause of half a second, doubled each time.
+    ensure!((3.0..12.0).contains(&took.as_secs_f64()), "took {took:?}");
+    // One that brought something, and five in a row that did not.
     let asked = stage.registry.asked("GET", &path).len();
-    ensure!(asked == 4, "asked {asked} times");
+    ensure!(asked == 6, "asked {asked} times");
     stage.left_nothing().await
 }
 

@@ -27,12 +27,13 @@ async fn one_token_and_one_refusal_serve_a_whole_pull() {
     assert_eq!(resolved.target.digest, Digest::of(MANIFEST.as_bytes()));
     assert_eq!(resolved.target.media_type, media_type::OCI_MANIFEST);
     assert!(resolved.body.is_none());
-    let blob = registry.open(&repository, &resolved.target, 0, &login).await.unwrap();
-    assert_eq!(read(blob).await.unwrap(), MANIFEST.as_bytes());
+    let blob = read(&registry, &repository, &resolved.target, &login).await;
+    assert_eq!(blob.unwrap(), MANIFEST.as_bytes());
     let layer = blob_of(b"layer");
-    let layers = (0..4)
-        .map(|_| async { read(registry.open(&repository, &layer, 0, &login).await.unwrap()).await.unwrap() });
-    assert!(futures_util::future::join_all(layers).await.iter().all(|bytes| bytes == b"layer"));
+    let layers = (0..4).map(|_| read(&registry, &repository, &layer, &login));
+    assert!(
+        futures_util::future::join_all(layers).await.iter().all(|bytes| bytes.as_ref().unwrap() == b"layer")
+    );
 
     let asked: Vec<_> = fake.received().iter().map(Received::line).collect();
     assert_eq!(asked.len(), 7, "{asked:?}");
@@ -245,7 +246,7 @@ async fn no_lifetime_of_a_token_makes_a_storm_of_requests() {
         let (registry, repository, login) = (registry(), repository(&fake), Credentials::anonymous());
         for _ in 0..5 {
             registry.resolve(&repository, "1", &login).await.unwrap();
-            registry.open(&repository, &blob_of(b"layer"), 0, &login).await.unwrap();
+            read(&registry, &repository, &blob_of(b"layer"), &login).await.unwrap();
         }
         assert_eq!(tokens.received().len(), 1, "{expires}");
     }
@@ -260,7 +261,7 @@ async fn a_token_is_renewed_before_it_expires() {
     registry.resolve(&repository, "1", &login).await.unwrap();
     let asked = fake.received().len();
     tokio::time::sleep(Duration::from_millis(950)).await;
-    registry.open(&repository, &blob_of(b"layer"), 0, &login).await.unwrap();
+    read(&registry, &repository, &blob_of(b"layer"), &login).await.unwrap();
     // One request, with the new token: the registry never saw the old one again.
     assert_eq!((fake.received().len() - asked, tokens.received().len()), (1, 2));
 }

@@ -38,6 +38,8 @@ pub(super) struct Reply {
     pub(super) length: Option<usize>,
     /// What happens once everything is written.
     pub(super) ending: Ending,
+    /// The pause before the answer.
+    pub(super) pause: Duration,
     /// The pause before each byte of the body, where it comes byte by byte.
     pub(super) drip: Option<Duration>,
 }
@@ -102,6 +104,7 @@ async fn answer(mut stream: TcpStream, state: Arc<State>) {
         received.push(request.clone());
         (state.script)(&request, count)
     };
+    tokio::time::sleep(reply.pause).await;
     // Whoever went away in the middle is no concern of the script.
     let _ = send(&mut stream, &reply, request.method() == "HEAD").await;
     match reply.ending {
@@ -167,7 +170,13 @@ impl Received {
 
     /// Where the range begins that it asks for.
     pub(super) fn offset(&self) -> Option<usize> {
-        Some(self.header("range")?.strip_prefix("bytes=")?.strip_suffix('-')?.parse().unwrap())
+        Some(self.range()?.0)
+    }
+
+    /// Where it begins, and the last byte if it is told.
+    fn range(&self) -> Option<(usize, Option<usize>)> {
+        let (start, last) = self.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
+        Some((start.parse().unwrap(), last.parse().ok()))
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
@@ -188,16 +197,18 @@ impl Reply {
             body: String::new(),
             length: None,
             ending: Ending::Close,
+            pause: Duration::ZERO,
             drip: None,
         }
     }
 
     /// The whole or the range that `request` asks for, as a host that obeys ranges serves it.
     pub(super) fn range_of(request: &Received, whole: &str) -> Self {
-        let Some(start) = request.offset() else { return Self::ok(whole) };
+        let Some((start, last)) = request.range() else { return Self::ok(whole) };
         let size = whole.len();
-        let range = format!("bytes {start}-{}/{size}", size - 1);
-        Self { status: 206, ..Self::ok(&whole[start..]) }.header("content-range", &range)
+        let last = last.unwrap_or(size - 1);
+        let range = format!("bytes {start}-{last}/{size}");
+        Self { status: 206, ..Self::ok(&whole[start..=last]) }.header("content-range", &range)
     }
 
     /// The same, but after so many bytes of the body the connection ends like this.

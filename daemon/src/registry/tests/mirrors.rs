@@ -115,9 +115,9 @@ async fn an_edited_file_counts_at_once() {
     }
 }
 
-fn behind(variables: &[(&str, String)]) -> Registry {
+fn environment(variables: &[(&str, String)]) -> Environment {
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), OsString::from(value)));
-    Registry::new(Config { environment: Environment(variables.collect()), ..config() }).unwrap()
+    Environment(variables.collect())
 }
 
 /// Fault 47.
@@ -127,8 +127,8 @@ async fn a_request_goes_through_its_proxy_or_not_at_all() {
     let hosts = Hosts::new();
     hosts.write("reg.invalid", "server = 'http://reg.invalid'");
     let with = |variables: &[(&str, String)]| {
-        let registry = behind(variables);
-        Registry { config_path: vec![hosts.0.path().into()], ..registry }
+        let environment = environment(variables);
+        Registry::new(Config { environment, ..hosts.config() }).unwrap()
     };
     let url = format!("http://{USER}:{PASSWORD}@{}", proxy.authority());
     let registry = with(&[("HTTP_PROXY", url.clone())]);
@@ -151,10 +151,14 @@ async fn a_request_goes_through_its_proxy_or_not_at_all() {
 
     // This node and the exceptions are reached directly.
     let fake = serving().await;
-    behind(&[("HTTP_PROXY", gone.clone()), ("HTTPS_PROXY", gone.clone())])
-        .resolve(&repository(&fake), "1", &anonymous())
-        .await
-        .unwrap();
+    Registry::new(Config {
+        environment: environment(&[("HTTP_PROXY", gone.clone()), ("HTTPS_PROXY", gone.clone())]),
+        ..config()
+    })
+    .unwrap()
+    .resolve(&repository(&fake), "1", &anonymous())
+    .await
+    .unwrap();
     let error = with(&[("HTTP_PROXY", url), ("NO_PROXY", ".invalid".to_owned())])
         .resolve(&named("reg.invalid"), "1", &anonymous())
         .await

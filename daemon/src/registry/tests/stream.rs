@@ -202,18 +202,85 @@ async fn a_host_that_breaks_again_without_progress_is_left_for_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_may_leave_a_host_and_go_on_with_the_next() {
-    let mirror = Fake::start(|request| Reply::range_of(request, WHOLE).cut(4, Ending::Silence)).await;
-    let fake = Fake::start(|request| Reply::range_of(request, WHOLE)).await;
-    let (registry, _directory) = mirrored(&[&mirror], &plain(&fake));
+async fn a_stream_that_was_suspended_goes_on_at_the_same_host() {
+    let fake = Fake::start_counting(|request, count| match count {
+        0 => Reply::ok(WHOLE).cut(4, Ending::Silence),
+        _ => Reply::range_of(request, WHOLE),
+    })
+    .await;
+    let (registry, _directory) = direct(&fake);
     let (repository, blob, login) = (repository(&fake), blob_of(WHOLE.as_bytes()), Credentials::anonymous());
     let mut stream = registry.stream(&repository, &blob, 0, &login);
     assert_eq!(stream.next().await.unwrap().unwrap(), "0123");
-    assert_eq!(stream.host(), mirror.authority());
-    assert!(tokio::time::timeout(Duration::from_secs(1), stream.next()).await.is_err());
-    stream.abandon_host();
+    stream.suspend();
     assert_eq!(drain(&mut stream).await.unwrap(), b"456789");
-    assert_eq!((offsets(&mirror), offsets(&fake)), (vec![None], vec![Some(4)]));
+    assert_eq!(offsets(&fake), [None, Some(4)]);
+    assert!(!stream.repeated());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_blob_that_should_not_be_empty_comes_to_an_end() {
+    let fake = Fake::start(|_| Reply::ok("")).await;
+    let (registry, _directory) = direct(&fake);
+    let empty = Descriptor { size: 0, ..blob_of(WHOLE.as_bytes()) };
+    let error = registry.document(&repository(&fake), &empty, &Credentials::anonymous()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt);
+}
+
+#[tokio::test]
+async fn a_blob_that_is_said_to_be_empty_and_is_not_is_shown_with_its_true_size() {
+    let fake = Fake::start(|_| Reply::ok(WHOLE)).await;
+    let (registry, _directory) = direct(&fake);
+    let empty = Descriptor { size: 0, ..blob_of(WHOLE.as_bytes()) };
+    let error = read(&registry, &repository(&fake), &empty, &Credentials::anonymous()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Size);
+    assert!(error.to_string().contains("the descriptor says 0 bytes, the host sends 10"), "{error}");
+    assert_eq!(fake.received().len(), 1);
+}
+
+/// Fault 59: the wait that a host asks for is no stall of the pull.
+#[tokio::test(start_paused = true)]
+async fn a_request_is_under_way_only_while_its_answer_is_waited_for() {
+    let fake = Fake::start_counting(|request, count| match count {
+        0 => Reply::status(429).header("retry-after", "20"),
+        1 => Reply::ok(WHOLE).cut(4, Ending::Silence),
+        _ => Reply::range_of(request, WHOLE),
+    })
+    .await;
+    let (registry, _directory) = direct(&fake);
+    let requests = Requests::default();
+    let registry = registry.counting(&requests);
+    let (repository, blob, login) = (repository(&fake), blob_of(WHOLE.as_bytes()), Credentials::anonymous());
+    let mut stream = registry.stream(&repository, &blob, 0, &login);
+    for _ in 0..4 {
+        let next = tokio::time::timeout(Duration::from_secs(1), async {
+            tokio::select! {
+                next = stream.next() => Some(next),
+                () = tokio::time::sleep(Duration::from_millis(900)) => None,
+            }
+        });
+        assert!(next.await.unwrap().is_none());
+        assert!(!requests.any());
+    }
+    let waited = async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        requests.any()
+    };
+    let resting = tokio::select! {
+        _ = stream.next() => panic!("asked too early"),
+        any = waited => any,
+    };
+    assert!(!resting, "a pause counts as a request");
+    assert_eq!(stream.next().await.unwrap().unwrap(), "0123");
+    let waited = async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        requests.any()
+    };
+    let silent = tokio::select! {
+        _ = stream.next() => panic!("went on"),
+        any = waited => any,
+    };
+    assert!(silent && !requests.any(), "silence counts, and only while it is waited for");
 }
 
 #[tokio::test(start_paused = true)]

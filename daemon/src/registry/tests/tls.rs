@@ -20,9 +20,9 @@ fn anonymous() -> Credentials {
 async fn everything(registry: &Registry, repository: &Repository, login: &Credentials) -> Result<(), Error> {
     let resolved = registry.resolve(repository, "1", login).await?;
     registry.resolve(repository, resolved.target.digest.as_str(), login).await?;
-    let body = read(registry.open(repository, &resolved.target, 0, login).await?).await?;
+    let body = read(registry, repository, &resolved.target, login).await?;
     assert_eq!(body, MANIFEST.as_bytes());
-    assert_eq!(read(registry.open(repository, &blob_of(b"layer"), 0, login).await?).await?, b"layer");
+    assert_eq!(read(registry, repository, &blob_of(b"layer"), login).await?, b"layer");
     Ok(())
 }
 
