@@ -56,7 +56,9 @@ impl Fetcher {
         meter: &Meter,
     ) -> Result<(Vec<u8>, Fetched), Error> {
         let _turn = self.turns.take(document.digest.clone()).await;
-        if let Some(bytes) = self.recent.get(&document.digest) {
+        // Of another size than this descriptor says, it is for the registry's answer to tell which is wrong.
+        let known = self.recent.get(&document.digest).filter(|bytes| bytes.len() as u64 == document.size);
+        if let Some(bytes) = known {
             return Ok((bytes, Fetched::Present));
         }
         let registry = self.registry.counting(meter.requests());
