@@ -53,7 +53,8 @@ async fn journal(bed: Arc<Bed>) -> Result<()> {
     let mut other = Launch::new(&bed.containerd.socket(), "journal-not")?;
     (other.format, other.environment) = ("auto", launch.environment.clone());
     let other = other.start()?;
-    ensure!(other.log().contains(" INFO drayd "), "{}", other.output());
+    // Its socket takes callers a moment before the line that says so is written.
+    other.await_lines(" INFO drayd ", 1, SOON).await?;
     bed.empty().await
 }
 
