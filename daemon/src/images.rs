@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::containerd::images::ImageRecord;
 use crate::containerd::leases::Collect;
-use crate::containerd::{self, Containerd, Kind, Snapshotter};
+use crate::containerd::{self, Containerd, Snapshotter};
 use crate::node::{Node, NodeError};
 use catalogue::Catalogue;
 pub use catalogue::Image;
@@ -115,7 +115,7 @@ impl Images {
         for record in records {
             match self.inspector.inspect(&record.target).await {
                 Ok(inspected) => catalogue.add(inspected, record),
-                Err(InspectError::Containerd(error)) if is_away(&error) => return Err(error.into()),
+                Err(InspectError::Containerd(error)) if error.is_away() => return Err(error.into()),
                 Err(error) => {
                     let ImageRecord { name, target, .. } = record;
                     tracing::debug!(name, %error, "an image record whose documents cannot be read is left out");
@@ -140,9 +140,4 @@ impl Images {
         };
         let _ = tokio::time::timeout(FORGOTTEN_WITHIN, gone).await;
     }
-}
-
-/// Whether containerd itself is not there, as opposed to one image being broken.
-fn is_away(error: &containerd::Error) -> bool {
-    matches!(error.kind(), Kind::Unavailable | Kind::Deadline)
 }

@@ -78,11 +78,6 @@ impl Node {
         let known = known.ok().and_then(Result::ok).and_then(|table| table.clone());
         known.ok_or_else(|| NodeError { address: self.address.clone() })
     }
-
-    /// The table if containerd is there now.
-    pub fn table_now(&self) -> Option<Arc<Table>> {
-        self.table.borrow().clone()
-    }
 }
 
 impl Watcher {

@@ -86,11 +86,6 @@ impl Error {
     pub fn is_away(&self) -> bool {
         matches!(self.kind, Kind::Unavailable | Kind::Deadline)
     }
-
-    /// containerd's own words.
-    pub fn message(&self) -> &str {
-        &self.message
-    }
 }
 
 fn subject_text(subject: &str) -> String {

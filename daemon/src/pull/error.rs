@@ -118,8 +118,7 @@ impl Error {
 
     /// Whether the same pull may succeed later without anybody changing anything.
     pub fn is_transient(&self) -> bool {
-        use containerd::Kind::{Deadline, Locked, Unavailable};
-        let away = |error: &containerd::Error| matches!(error.kind(), Unavailable | Deadline | Locked);
+        let away = |error: &containerd::Error| error.is_away() || error.kind() == containerd::Kind::Locked;
         let fetched = |error: &fetch::Error| match error {
             fetch::Error::Registry(error) => error.is_transient(),
             fetch::Error::Containerd(error) => away(error),
