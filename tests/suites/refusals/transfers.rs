@@ -9,11 +9,13 @@ use drayd_tests::peers::Release;
 use drayd_tests::scripted::image::{self, Image};
 use drayd_tests::scripted::{End, Reply};
 use drayd_tests::suite::Suite;
+use drayd_tests::wait;
 use tonic::Code;
 
 use crate::ANY;
 use crate::stage::{Stage, refused, timed};
 
+const SOON: Duration = Duration::from_secs(10);
 /// Where a broken body ends: no multiple of any buffer's size.
 const BREAK: usize = 300_007;
 
@@ -72,12 +74,17 @@ async fn slow_attempts(bed: Arc<Bed>) -> Result<()> {
     });
     let reference = image.reference(&stage.registry);
     let mut pulled = None;
-    for _ in 0..8 {
+    for attempts in 1..=20 {
         let attempt = tokio::time::timeout(Duration::from_millis(1600), stage.pull(&reference)).await;
         if let Ok(id) = attempt {
             pulled = Some(id?);
             break;
         }
+        // A call that comes before drayd knows that the last one left joins its pull, and brings it to its end.
+        wait::until("drayd knows that the caller left", SOON, async || {
+            Ok(stage.drayd.log().matches("given up: the caller left").count() == attempts)
+        })
+        .await?;
     }
     ensure!(pulled.as_ref() == Some(&image.config.digest), "{pulled:?}");
     let requests = stage.registry.asked("GET", &path);
