@@ -10,7 +10,6 @@ const HOUSES: &[(&str, &[&str])] = &[
     ("cause", &[]),
     ("oci", &[]),
     ("registry", &["cause", "oci"]),
-    ("fuzz", &["oci", "registry"]),
     ("containerd", &["oci"]),
     ("fetch", &["oci", "registry", "containerd"]),
     ("node", &["cause", "oci", "containerd"]),
@@ -18,6 +17,7 @@ const HOUSES: &[(&str, &[&str])] = &[
     ("pull", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack"]),
     ("images", &["oci", "containerd", "node"]),
     ("cri", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack", "pull", "images"]),
+    ("fuzz", &["oci", "registry", "cri"]),
     ("config", &["cri"]),
     ("telemetry", &["config"]),
     (

@@ -1,8 +1,11 @@
 //! The CRI front door: converts messages to requests, serves `ImageService`, and hands every other service through to
 //! containerd. Decides nothing about images.
 
+mod authority;
 pub mod convert;
 mod deadline;
+#[doc(hidden)]
+pub mod fuzz;
 mod passthrough;
 pub mod serve;
 pub mod service;

@@ -12,6 +12,7 @@
 //! | `layer`, `images` | layers entry by entry; the test images |
 //! | `containerd` | one containerd with its own nydus-snapshotter |
 //! | `socket`, `cri`, `probe`, `tree`, `raw` | clients: CRI, containerd's native API, the unpacked filesystem, any method |
+//! | `grpc_go`, `hpack` | a client that writes what grpc-go writes |
 //! | `drayd`, `launch`, `log` | drayd itself, in front of a containerd: the plain way, and any way; what it logs |
 //! | `throttle`, `link`, `wait` | a slow wire; a long wire; waiting with a deadline |
 //! | `scripted` | a registry that does what a script says, and images made for it |
@@ -22,6 +23,8 @@ pub mod crane;
 pub mod cri;
 mod difference;
 pub mod drayd;
+pub mod grpc_go;
+pub mod hpack;
 pub mod images;
 pub mod launch;
 pub mod layer;

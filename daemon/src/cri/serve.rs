@@ -16,8 +16,9 @@ use tonic::body::Body;
 use tonic::server::NamedService as _;
 use tower::{Service as _, service_fn};
 
+use super::authority::Tolerant;
 use super::service::ImageEndpoint;
-use super::{deadline, passthrough, status};
+use super::{authority, deadline, passthrough, status};
 use crate::containerd::{Containerd, MAX_MESSAGE};
 
 /// After a failed accept, which mostly means that descriptors ran out: a loop without it would burn a core.
@@ -65,7 +66,8 @@ pub async fn serve(
         };
         let (server, containerd, calls) = (server.clone(), containerd.clone(), calls.clone());
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-            let request = request.map(Body::new);
+            let mut request = request.map(Body::new);
+            authority::forget(&mut request);
             let ours = is_image_service(&request);
             let call = answer(ours, server.clone(), containerd.clone(), request);
             let running = ours.then(|| calls.token());
@@ -77,7 +79,8 @@ pub async fn serve(
         });
         let mut http = auto::Builder::new(TokioExecutor::new()).http2_only();
         http.http2().max_concurrent_streams(MAX_CALLS);
-        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        let connection =
+            http.serve_connection(TokioIo::new(Tolerant::new(stream)), TowerToHyperService::new(service));
         let watched = graceful.watch(connection.into_owned());
         connections.spawn(async move {
             if let Err(error) = watched.await {
