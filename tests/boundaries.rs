@@ -31,6 +31,7 @@ const HOUSES: &[(&str, &[&str])] = &[
 const FOREIGN: &[(&str, &[&str])] = &[
     ("containerd_client", &["containerd"]),
     ("tonic", &["containerd", "cri"]),
+    ("tonic_health", &["cri"]),
     ("drayd_proto", &["containerd", "cri"]),
     ("reqwest", &["registry"]),
     ("rustls", &["registry"]),

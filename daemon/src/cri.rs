@@ -6,11 +6,13 @@ pub mod convert;
 mod deadline;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod health;
 mod passthrough;
 pub mod serve;
 pub mod service;
 pub mod socket;
 pub mod status;
 
+pub use health::Health;
 pub use serve::serve;
 pub use service::ImageEndpoint;

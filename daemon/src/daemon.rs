@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::config::{self, Config};
 use crate::containerd::{Containerd, Snapshotter};
-use crate::cri::{self, ImageEndpoint, socket};
+use crate::cri::{self, Health, ImageEndpoint, socket};
 use crate::fetch::Fetcher;
 use crate::images::Images;
 use crate::node::snapshotter::UnknownHandler;
@@ -34,6 +34,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let containerd = Containerd::new(&config.containerd.address, config.containerd.namespace.as_str())?;
     let (node, watcher) = Node::new(node_config(&config.snapshotter)?, containerd.clone());
     let puller = Arc::new(puller(&config, &containerd, &node)?);
+    let health = Health::new(node.clone()).await;
     let images = Arc::new(Images::new(containerd.clone(), node));
     let endpoint = ImageEndpoint::new(Arc::clone(&puller), images);
 
@@ -56,7 +57,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         }
     };
     tokio::select! {
-        () = cri::serve(listener, endpoint, containerd, stop, patience) => {}
+        () = cri::serve(listener, endpoint, &health, containerd, stop, patience) => {}
+        () = health.run() => {}
         () = watcher.run() => {}
         () = signals => {}
     }

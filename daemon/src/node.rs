@@ -78,6 +78,14 @@ impl Node {
         let known = known.ok().and_then(Result::ok).and_then(|table| table.clone());
         known.ok_or_else(|| NodeError { address: self.address.clone() })
     }
+
+    /// Waits until containerd is there, or until it is not.
+    pub async fn until(&self, there: bool) {
+        // It fails only when nobody watches any more: drayd is at its end, and nothing changes from here on.
+        if self.table.clone().wait_for(|table| table.is_some() == there).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 impl Watcher {

@@ -1,5 +1,5 @@
 //! A gRPC client that writes every byte as grpc-go does: its preface, header order, HPACK, frame sizes, window updates
-//! and pings. One call at a time. It can send the `:authority` of a path, which no HTTP/2 library of Rust would.
+//! and pings. One call at a time, with one message of the client's. It can send the `:authority` of a path, which no HTTP/2 library of Rust would.
 
 use std::path::Path;
 use std::time::Duration;
@@ -51,6 +51,8 @@ pub struct GrpcGo {
     window: i64,
     /// What may be sent on a new stream.
     stream_window: i64,
+    /// Sent with every call, behind its own fields.
+    pub metadata: Vec<Field>,
 }
 
 struct Frame {
@@ -85,6 +87,7 @@ impl GrpcGo {
             next_stream: 1,
             window: WINDOW,
             stream_window: WINDOW,
+            metadata: Vec::new(),
         };
         client.stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
         client.write(SETTINGS, 0, 0, &[]).await?;
@@ -102,20 +105,39 @@ impl GrpcGo {
         message: &M,
         deadline: Option<Duration>,
     ) -> Result<Result<R, Status>> {
+        let answered = self.stream(path, message, deadline).await?;
+        let Ok(mut messages) = answered else { return Ok(answered.map(|_| R::default())) };
+        ensure!(messages.len() == 1, "{path} was answered with {} messages", messages.len());
+        Ok(Ok(messages.remove(0)))
+    }
+
+    /// One call with one message, which may be answered with several; returns when the stream has ended.
+    pub async fn stream<M: Message, R: Message + Default>(
+        &mut self,
+        path: &str,
+        message: &M,
+        deadline: Option<Duration>,
+    ) -> Result<Result<Vec<R>, Status>> {
         let answered =
-            tokio::time::timeout(PATIENCE, self.unary(path, message.encode_to_vec(), deadline)).await;
+            tokio::time::timeout(PATIENCE, self.exchange(path, message.encode_to_vec(), deadline)).await;
         let call = answered.with_context(|| format!("{path} got no answer in {PATIENCE:?}"))?;
         let call = call.with_context(|| format!("{path} with authority {:?}", self.authority))?;
         let field = |name| call.fields.iter().find(|field| field.0 == name).map(|field| field.1.as_str());
         let code = field("grpc-status").context("no grpc-status")?.parse().map(Code::from_i32)?;
         if code != Code::Ok {
-            return Ok(Err(Status::new(code, field("grpc-message").unwrap_or_default())));
+            return Ok(Err(Status::new(code, decoded(field("grpc-message").unwrap_or_default()))));
         }
-        let (prefix, message) = call.answer.split_at_checked(5).context("no message")?;
-        let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
-        ensure!(prefix[0] == 0 && usize::try_from(length)? == message.len(), "one message: {prefix:?}");
-        ensure!(message.len() <= MAX_ANSWER, "{} bytes are more than the client takes", message.len());
-        Ok(Ok(R::decode(message)?))
+        let (mut messages, mut rest) = (Vec::new(), call.answer.as_slice());
+        while !rest.is_empty() {
+            let (prefix, after) = rest.split_at_checked(5).context("half a prefix")?;
+            let length = usize::try_from(u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]))?;
+            ensure!(prefix[0] == 0, "a compressed message, which was not asked for");
+            ensure!(length <= MAX_ANSWER, "{length} bytes are more than the client takes");
+            let (message, after) = after.split_at_checked(length).context("half a message")?;
+            messages.push(R::decode(message)?);
+            rest = after;
+        }
+        Ok(Ok(messages))
     }
 
     /// A ping of its keepalive, awaited. Where the server has enough of them it says so with GOAWAY.
@@ -133,7 +155,7 @@ impl GrpcGo {
         tokio::time::timeout(PATIENCE, acknowledged).await.context("no answer to a ping")?
     }
 
-    async fn unary(&mut self, path: &str, message: Vec<u8>, deadline: Option<Duration>) -> Result<Call> {
+    async fn exchange(&mut self, path: &str, message: Vec<u8>, deadline: Option<Duration>) -> Result<Call> {
         let stream = self.next_stream;
         self.next_stream += 2;
         // Whole milliseconds, as for most deadlines there.
@@ -148,6 +170,7 @@ impl GrpcGo {
             ("te", "trailers"),
         ];
         fields.extend(timeout.as_ref().map(|timeout| ("grpc-timeout", timeout.as_str())));
+        fields.extend(self.metadata.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let block = self.encoder.encode(&fields);
         ensure!(block.len() <= MAX_FRAME, "headers in one frame");
         self.write(HEADERS, END_HEADERS, stream, &block).await?;
@@ -245,4 +268,24 @@ impl GrpcGo {
         self.stream.read_exact(&mut payload).await.context("the server ended the connection")?;
         Ok(Frame { kind, flags, stream: u32::from_be_bytes(stream), payload })
     }
+}
+
+/// The text of a `grpc-message`, whose other characters are percent-encoded (gRPC over HTTP/2, "Percent-Byte-Encoded").
+fn decoded(message: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = message.as_bytes();
+    while let [first, after @ ..] = rest {
+        let code = after.get(..2).and_then(|code| std::str::from_utf8(code).ok());
+        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
+            Some(byte) if *first == b'%' => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
