@@ -8,6 +8,8 @@
 //! dynamic table stays what it was, so h2's table stays in step with the client's without being known here, and a later
 //! reference to the entry finds the new name. Bytes are changed where they lie; what is no HTTP/2 is left to h2.
 
+#[cfg(test)]
+mod cost;
 mod fields;
 mod frames;
 #[cfg(test)]

@@ -17,10 +17,10 @@ use super::frames::Frames;
 use super::{Tolerant, forget};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const HEADERS: u8 = 1;
+pub(super) const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 0x1;
-const END_HEADERS: u8 = 0x4;
+pub(super) const END_STREAM: u8 = 0x1;
+pub(super) const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
@@ -111,7 +111,7 @@ fn filtered(bytes: &[u8], pieces: &[usize], out: usize) -> Vec<u8> {
     }
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("a short frame").to_be_bytes();
     let mut frame = length[1..].to_vec();
     frame.extend([kind, flags]);
@@ -120,12 +120,12 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn opening() -> Vec<u8> {
+pub(super) fn opening() -> Vec<u8> {
     [PREFACE, &frame(4, 0, 0, &[])].concat()
 }
 
 /// The fields of a call, in grpc-go's order.
-fn call<'a>(path: &'a str, authority: &'a str) -> Vec<(&'a str, &'a str)> {
+pub(super) fn call<'a>(path: &'a str, authority: &'a str) -> Vec<(&'a str, &'a str)> {
     vec![
         (":method", "POST"),
         (":scheme", "http"),
