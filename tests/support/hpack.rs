@@ -1,7 +1,7 @@
 //! Header blocks as Go's encoder writes them and as any peer may (RFC 7541): names from the static table first, every
 //! field into the dynamic table, Huffman codes where they are shorter.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -131,9 +131,18 @@ fn size((name, value): &Field) -> usize {
 }
 
 /// Go's encoder, with its state for one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Encoder {
     table: Table,
+    /// Bits and code of each character that has a short one.
+    codes: HashMap<u8, (u32, u32)>,
+}
+
+impl Default for Encoder {
+    fn default() -> Self {
+        let codes = codes().map(|(character, bits, code)| (character, (bits, code))).collect();
+        Self { table: Table::default(), codes }
+    }
 }
 
 impl Encoder {
@@ -151,14 +160,44 @@ impl Encoder {
             let (pattern, prefix) = if size(&field) <= TABLE_SIZE { (0x40, 6) } else { (0, 4) };
             put_integer(&mut block, pattern, prefix, named);
             if named == 0 {
-                put_string(&mut block, name);
+                self.put_string(&mut block, name);
             }
-            put_string(&mut block, value);
+            self.put_string(&mut block, value);
             if pattern == 0x40 {
                 self.table.insert(field);
             }
         }
         block
+    }
+
+    fn put_string(&self, block: &mut Vec<u8>, text: &str) {
+        let coded = self.huffman(text.as_bytes()).filter(|coded| coded.len() < text.len());
+        let (pattern, bytes) = match &coded {
+            Some(coded) => (0x80, coded.as_slice()),
+            None => (0, text.as_bytes()),
+        };
+        put_integer(block, pattern, 7, bytes.len());
+        block.extend(bytes);
+    }
+
+    /// `None` for characters whose code is longer than they are anyway.
+    fn huffman(&self, text: &[u8]) -> Option<Vec<u8>> {
+        let (mut coded, mut gathered, mut bits) = (Vec::new(), 0_u64, 0);
+        for byte in text {
+            let (length, code) = self.codes.get(byte)?;
+            gathered = gathered << length | u64::from(*code);
+            bits += length;
+            while bits >= 8 {
+                bits -= 8;
+                coded.push(u8::try_from(gathered >> bits & 0xff).unwrap_or_default());
+            }
+        }
+        if bits > 0 {
+            // Filled up with ones.
+            let filled = gathered << (8 - bits) | (0xff >> bits);
+            coded.push(u8::try_from(filled & 0xff).unwrap_or_default());
+        }
+        Some(coded)
     }
 }
 
@@ -241,37 +280,6 @@ fn codes() -> impl Iterator<Item = (u8, u32, u32)> {
         next += u32::try_from(characters.len()).unwrap_or_default();
         characters.bytes().zip(from..).map(move |(character, code)| (character, bits, code))
     })
-}
-
-fn put_string(block: &mut Vec<u8>, text: &str) {
-    let coded = huffman(text.as_bytes()).filter(|coded| coded.len() < text.len());
-    let (pattern, bytes) = match &coded {
-        Some(coded) => (0x80, coded.as_slice()),
-        None => (0, text.as_bytes()),
-    };
-    put_integer(block, pattern, 7, bytes.len());
-    block.extend(bytes);
-}
-
-/// `None` for characters whose code is longer than they are anyway.
-fn huffman(text: &[u8]) -> Option<Vec<u8>> {
-    let table: Vec<_> = codes().collect();
-    let (mut coded, mut gathered, mut bits) = (Vec::new(), 0_u64, 0);
-    for byte in text {
-        let (_, length, code) = table.iter().find(|(character, ..)| character == byte)?;
-        gathered = gathered << length | u64::from(*code);
-        bits += length;
-        while bits >= 8 {
-            bits -= 8;
-            coded.push(u8::try_from(gathered >> bits & 0xff).unwrap_or_default());
-        }
-    }
-    if bits > 0 {
-        // Filled up with ones.
-        let filled = gathered << (8 - bits) | (0xff >> bits);
-        coded.push(u8::try_from(filled & 0xff).unwrap_or_default());
-    }
-    Some(coded)
 }
 
 fn string(block: &mut &[u8]) -> Result<String> {

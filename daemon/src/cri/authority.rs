@@ -1,12 +1,8 @@
-//! A connection whose requests may name a socket's path as their `:authority`, as grpc-go does when it dials a unix
-//! socket by path: `%2Frun%2Fdrayd.sock` (kruise-daemon, kubelet up to 1.30), `/run/drayd.sock` (the same before grpc-go
-//! 1.57), or nothing. h2 resets such streams (<https://github.com/hyperium/h2/pull/487>), but serves requests that have
-//! no `:authority`.
-//!
-//! So the field's name is replaced on its way to h2, and nothing else: `set-cookie` has the length of `:authority`,
-//! both are in HPACK's static table, and either index is one byte. Every length on the wire and every size in the
-//! dynamic table stays what it was, so h2's table stays in step with the client's without being known here, and a later
-//! reference to the entry finds the new name. Bytes are changed where they lie; what is no HTTP/2 is left to h2.
+//! A connection on which grpc-go may name the socket's path as `:authority`: `%2Frun%2Fdrayd.sock` (kruise-daemon,
+//! kubelet up to 1.30), `/run/drayd.sock` (the same before grpc-go 1.57) or nothing. h2 resets such streams, but serves
+//! requests without the field (<https://github.com/hyperium/h2/pull/487>). So its index is changed, where it lies, to
+//! that of `set-cookie`, whose name is as long: no length on the wire and no size in HPACK's dynamic table changes, and
+//! h2's table stays in step with the client's without being known here. What is no HTTP/2 is left to h2.
 
 #[cfg(test)]
 mod cost;
