@@ -115,7 +115,7 @@ impl Reply {
     /// As [`Reply::ranged`], without a copy of the blob.
     pub fn ranged_of(request: &Request, blob: &Bytes) -> Self {
         match request.range() {
-            None => Self::shared("application/octet-stream", blob.clone()),
+            None => Self::shared("application/octet-stream", blob.clone()).header("Accept-Ranges", "bytes"),
             Some((start, _)) if start >= blob.len() => {
                 Self::status(416).header("Content-Range", &format!("bytes */{}", blob.len()))
             }
