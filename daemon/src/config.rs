@@ -96,6 +96,10 @@ pub struct Cri {
     #[serde(with = "written")]
     #[schemars(with = "String")]
     pub socket_group: Option<Group>,
+    /// Say of an image that it is there only if it is unpacked in the snapshotter of the runtime handler that the
+    /// request names, so that kubelet has it pulled for that one, too. Without this, an image that is there for one
+    /// runtime handler counts for all, as with containerd.
+    pub verify_unpacked: bool,
 }
 
 impl Default for Cri {
@@ -104,6 +108,7 @@ impl Default for Cri {
             socket: "/run/drayd/drayd.sock".into(),
             socket_mode: Mode::OWNER_AND_GROUP,
             socket_group: None,
+            verify_unpacked: true,
         }
     }
 }

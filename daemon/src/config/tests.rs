@@ -25,6 +25,7 @@ fn every_key_takes_another_value() {
         socket = "/run/d.sock"
         socket_mode = "0600"
         socket_group = "drayd"
+        verify_unpacked = false
         [api]
         socket = "/run/a.sock"
         [snapshotter]
@@ -63,6 +64,7 @@ fn every_key_takes_another_value() {
             socket: "/run/d.sock".into(),
             socket_mode: Mode::new(0o600).unwrap(),
             socket_group: Some(Group::Name("drayd".into())),
+            verify_unpacked: false,
         },
         api: Api { socket: "/run/a.sock".into() },
         snapshotter: Snapshotter {
