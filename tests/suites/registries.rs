@@ -9,6 +9,8 @@ mod passwords;
 mod plain;
 #[path = "registries/stage.rs"]
 mod stage;
+#[path = "registries/tls.rs"]
+mod tls;
 #[path = "registries/tokens.rs"]
 mod tokens;
 
@@ -27,5 +29,6 @@ fn main() -> Result<ExitCode> {
     passwords::add(&mut suite, ANY);
     tokens::add(&mut suite, ANY);
     mirrors::add(&mut suite, ANY);
+    tls::add(&mut suite, ANY);
     Ok(suite.run())
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process::Process;
 use crate::scripted::tokens::SERVICE;
-use crate::scripted::{ISSUER, Identity};
+use crate::scripted::{Authority, ISSUER, Identity};
 
 const START: Duration = Duration::from_secs(10);
 /// The access log is written after the answer; a log this long quiet holds every request that was answered before.
@@ -78,12 +78,25 @@ impl Registry {
         Self::start_with(name, run, storage, &format!(", prefix: {path}"), "")
     }
 
-    /// Starts one that speaks TLS.
-    pub fn start_tls(name: &str, run: &Path, storage: &Path, identity: &Identity) -> Result<Self> {
+    /// Starts one that speaks TLS; of its clients it wants a certificate of `clients`, if there is such.
+    pub fn start_tls(
+        name: &str,
+        run: &Path,
+        storage: &Path,
+        identity: &Identity,
+        clients: Option<&Authority>,
+    ) -> Result<Self> {
         let [certificate, key] = ["cert", "key"].map(|ending| run.join(format!("{name}.{ending}")));
         write(&certificate, &identity.certificate)?;
         write(&key, &identity.key)?;
-        let tls = format!(", tls: {{certificate: {}, key: {}}}", certificate.display(), key.display());
+        let mut client_authorities = String::new();
+        if let Some(clients) = clients {
+            let bundle = run.join(format!("{name}.clients"));
+            write(&bundle, &clients.pem())?;
+            client_authorities = format!(", clientcas: [{}]", bundle.display());
+        }
+        let (certificate, key) = (certificate.display(), key.display());
+        let tls = format!(", tls: {{certificate: {certificate}, key: {key}{client_authorities}}}");
         Self::start_with(name, run, storage, &tls, "")
     }
 

@@ -8,7 +8,6 @@ use drayd_tests::bed::Bed;
 use drayd_tests::crane::Crane;
 use drayd_tests::peers::Release;
 use drayd_tests::registry::{Registry, Request, free_loopback_address};
-use drayd_tests::scripted::Authority;
 use drayd_tests::suite::Suite;
 use tonic::Code;
 
@@ -18,7 +17,6 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "without_server_the_registry_itself_is_asked_last", asked_last);
     suite.check(release, "with_a_mirror_as_server_the_registry_itself_is_never_asked", never_asked);
     suite.check(release, "the_first_directory_with_a_match_counts_and_in_it_the_closest_name", directories);
-    suite.check(release, "keys_without_any_host_are_for_the_registry_itself", root_keys);
     suite.check(release, "a_broken_file_fails_the_pull_and_never_leads_past_the_mirrors", broken);
     suite.check(release, "the_default_directory_names_the_registry_meant_and_falls_back_to_it", default);
     suite.check(release, "a_mirrors_path_is_not_the_registrys", path);
@@ -90,33 +88,6 @@ async fn directories(bed: Arc<Bed>) -> Result<()> {
             let meant = registry.address() == server.address();
             ensure!(asked == meant, "{entry}: {} was asked: {asked}", registry.address());
         }
-    }
-    Ok(())
-}
-
-/// Faults 38, 48 and 49.
-async fn root_keys(bed: Arc<Bed>) -> Result<()> {
-    let stage = Stage::set(bed, "root-keys")?;
-    let image = &stage.bed.images.docker;
-    let authority = Authority::new("site")?;
-    let identity = authority.server(&["127.0.0.1"])?;
-    let server = Registry::start_tls("tls", stage.bed.run(), &stage.bed.storage(), &identity)?;
-    let server = server.address();
-    stage.hosts("first/reg.test", "")?;
-    fs::write(stage.beside("first/reg.test", "site.pem"), authority.pem())
-        .context("cannot write site.pem")?;
-    for keys in ["ca = \"site.pem\"", "ca = [\"site.pem\"]", "skip_verify = true"] {
-        stage.hosts("first/reg.test", &format!("server = \"https://{server}\"\n{keys}\n"))?;
-        stage.pulls(keys, image, &image.reference("reg.test"), None).await?;
-        stage.pulls(keys, image, &image.digest_reference("reg.test"), None).await?;
-    }
-    stage.hosts("first/reg.test", &format!("server = \"https://{server}\"\n"))?;
-    let texts = ["invalid peer certificate", "set `ca` (or `skip_verify`)"];
-    stage.refuses("no keys", &image.reference("reg.test"), None, Code::Unavailable, &texts).await?;
-    // The registry's own name in place of `server`.
-    for keys in ["skip_verify = true\n", "override_path = false\n"] {
-        stage.hosts(&format!("first/{server}"), keys)?;
-        stage.pulls(keys, image, &image.reference(server), None).await?;
     }
     Ok(())
 }
