@@ -17,6 +17,7 @@ use crate::containerd::snapshots::Usage;
 use crate::containerd::{self, Containerd, Snapshotter};
 use crate::node::snapshotter::{ChoiceError, Table};
 use crate::node::{Node, NodeError};
+use crate::oci::Digest;
 use crate::oci::document::MAX_CONFIG;
 use catalogue::Catalogue;
 pub use catalogue::Image;
@@ -60,6 +61,9 @@ pub enum Error {
          proxy_plugins section"
     )]
     NoRoot(Snapshotter),
+    /// The content store has other bytes than those that an image was read from.
+    #[error("the image config {0} in containerd's content store is damaged: pull the image again")]
+    Damaged(Digest),
     /// A caller gave the first digits of an image ID, and too few.
     #[error("`{given}` is the start of {count} image IDs: give more of its digits")]
     Ambiguous {
@@ -150,6 +154,9 @@ impl Images {
         let table = self.node.table().await?;
         let top = image.inspected.chain.as_ref();
         let config = self.containerd.read_blob(&image.inspected.id, MAX_CONFIG).await?;
+        if !image.inspected.id.matches(&config) {
+            return Err(Error::Damaged(image.inspected.id.clone()));
+        }
         let snapshotters = presence::snapshotters(&self.containerd, &table, top).await;
         Ok(Details { config, snapshotters })
     }

@@ -143,9 +143,7 @@ impl ImageEndpoint {
         let details = self.images.details(image).await.map_err(|error| status::of_images(&error))?;
         // As it is written, with the fields that nobody here knows.
         let config = String::from_utf8_lossy(&details.config).into_owned();
-        let config = RawValue::from_string(config).map_err(|error| {
-            Status::internal(format!("the image config {} is no JSON: {error}", image.inspected.id))
-        })?;
+        let config = RawValue::from_string(config).unwrap_or_else(|_| RawValue::NULL.to_owned());
         let info = json!({
             "chainID": image.inspected.chain.as_ref().map(ToString::to_string).unwrap_or_default(),
             "imageSpec": config,

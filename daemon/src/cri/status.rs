@@ -29,6 +29,7 @@ pub fn of_images(error: &images::Error) -> Status {
         images::Error::Choice(error) => choice_code(error),
         images::Error::Containerd(error) => containerd_code(error),
         images::Error::NoRoot(_) => Code::FailedPrecondition,
+        images::Error::Damaged(_) => Code::DataLoss,
         images::Error::Ambiguous { .. } => Code::InvalidArgument,
     };
     Status::new(code, bounded(chain(error)))
