@@ -11,13 +11,14 @@ use libfuzzer_sys::fuzz_target;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 6] = [
+const TARGETS: [(&str, Target); 7] = [
     ("reference", fuzz::reference),
     ("challenge", fuzz::challenge),
     ("hosts_toml", fuzz::hosts_toml),
     ("manifest", fuzz::manifest),
     ("credentials", fuzz::credentials),
     ("content_range", fuzz::content_range),
+    ("retry_after", fuzz::retry_after),
 ];
 
 fuzz_target!(|input: &[u8]| {
