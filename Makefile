@@ -1,7 +1,7 @@
 # Every step of working on drayd. Each target can be called on its own and brings what it needs first.
 
 .DEFAULT_GOAL := help
-.PHONY: help install peers build fmt lint unit suites test testbed-up testbed-down run memory bench-fetch fuzz fuzz-short clean
+.PHONY: help install peers build fmt lint unit suites test testbed-up testbed-down run memory bench-fetch bench-cri fuzz fuzz-short clean
 
 # Release line of the containerd that testbed-up and run start: 1.6, 1.7 or 2.1.
 RELEASE ?= 1.7
@@ -51,6 +51,10 @@ memory: install peers ## Measure what a 700 MB layer costs drayd in memory (opti
 bench-fetch: install peers ## Measure fetching against containerd's own client, into docs/performance.md (optimised build)
 	cargo build --release --package drayd --package drayd-tests --bins
 	@DRAYD_BIN="$$(realpath $${CARGO_TARGET_DIR:-target})/release/drayd" cargo run --quiet --release --package drayd-tests --bin bench-fetch -- docs/performance.md
+
+bench-cri: install peers ## Measure CRI's image calls against containerd's own, into docs/performance.md (optimised build)
+	cargo build --release --package drayd --package drayd-tests --bins
+	@DRAYD_BIN="$$(realpath $${CARGO_TARGET_DIR:-target})/release/drayd" cargo run --quiet --release --package drayd-tests --bin bench-cri -- docs/performance.md
 
 fuzz: install ## Fuzz the readers of foreign text, FUZZ_SECONDS=600 each
 	tests/fuzz/run.sh

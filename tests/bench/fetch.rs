@@ -3,6 +3,7 @@
 //! API; containerd's CRI is in the process that has the store. Prints a table and writes it into the file that is
 //! named. Asserts no time.
 
+mod document;
 mod report;
 
 use std::fs;
@@ -19,6 +20,7 @@ use drayd_tests::peers::{self, Release};
 use drayd_tests::place::Place;
 use drayd_tests::scripted::image::{Blob, Image};
 use drayd_tests::scripted::{Authority, Scripted, Tls};
+use drayd_tests::usage::processor_time;
 
 use report::{Case, Puller, Sample};
 
@@ -107,7 +109,7 @@ async fn measured() -> Result<()> {
     }
     let text = report::text(&samples, SIZE, DELAY)?;
     println!("{text}");
-    file.map_or(Ok(()), |file| report::write(&file, &text))
+    file.map_or(Ok(()), |file| document::write(&file, "fetch", &text))
 }
 
 async fn node(release: Release, ways: &[Way], authority: &Authority) -> Result<Node> {
@@ -205,22 +207,4 @@ async fn pull_by_client(node: &Node, reference: &str) -> Result<()> {
     let output = command.arg(reference).kill_on_drop(true).output().await.context("cannot run ctr")?;
     ensure!(output.status.success(), "ctr: {}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(())
-}
-
-/// Seconds of processor time so far.
-struct ProcessorTime {
-    own: f64,
-    /// Of children that have ended.
-    children: f64,
-}
-
-fn processor_time(pid: u32) -> Result<ProcessorTime> {
-    /// Clock ticks per second: fixed in Linux's interface.
-    const TICKS: f64 = 100.0;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = stat.rsplit_once(')').context("a process without a name")?;
-    let mut fields = fields.split_whitespace().skip(11);
-    let mut next = || fields.next().and_then(|field| field.parse::<f64>().ok()).context("no processor time");
-    let mut both = || Ok::<_, anyhow::Error>((next()? + next()?) / TICKS);
-    Ok(ProcessorTime { own: both()?, children: both()? })
 }
