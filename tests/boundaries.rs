@@ -15,7 +15,7 @@ const HOUSES: &[(&str, &[&str])] = &[
     ("node", &["cause", "oci", "containerd"]),
     ("unpack", &["oci", "containerd", "fetch"]),
     ("pull", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack"]),
-    ("images", &["oci", "containerd", "node"]),
+    ("images", &["cause", "oci", "containerd", "node"]),
     ("cri", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack", "pull", "images"]),
     ("fuzz", &["oci", "registry", "cri"]),
     ("config", &["cri"]),

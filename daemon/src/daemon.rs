@@ -11,7 +11,7 @@ use crate::config::{self, Config};
 use crate::containerd::{Containerd, Snapshotter};
 use crate::cri::{self, Health, ImageEndpoint, socket};
 use crate::fetch::Fetcher;
-use crate::images::Images;
+use crate::images::{self, Images};
 use crate::node::snapshotter::UnknownHandler;
 use crate::node::{self, Node};
 use crate::pull::{self, Puller};
@@ -35,8 +35,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let (node, watcher) = Node::new(node_config(&config.snapshotter)?, containerd.clone());
     let puller = Arc::new(puller(&config, &containerd, &node)?);
     let health = Health::new(node.clone()).await;
-    let images = Arc::new(Images::new(containerd.clone(), node));
-    let endpoint = ImageEndpoint::new(Arc::clone(&puller), images);
+    let images = images::Config { verify_unpacked: config.cri.verify_unpacked };
+    let (images, keeper) = Images::new(images, containerd.clone(), node);
+    let endpoint = ImageEndpoint::new(Arc::clone(&puller), Arc::new(images));
 
     let socket = &config.cri;
     let (listener, _guard) =
@@ -60,6 +61,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         () = cri::serve(listener, endpoint, &health, containerd, stop, patience) => {}
         () = health.run() => {}
         () = watcher.run() => {}
+        () = keeper.run() => {}
         () = signals => {}
     }
     puller.drain().await;

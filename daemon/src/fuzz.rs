@@ -3,7 +3,7 @@
 
 pub use crate::cri::fuzz::connection;
 use crate::oci::{Config, Document, Reference};
-pub use crate::registry::fuzz::{challenge, content_range, credentials, hosts_toml};
+pub use crate::registry::fuzz::{challenge, content_range, credentials, hosts_toml, retry_after};
 
 /// An image's name: what is shown of it reads as the same.
 pub fn reference(input: &[u8]) {
@@ -136,6 +136,20 @@ mod tests {
                 "{\"auths\":{\n\"h\":{\"registrytoken\":[\"canary\"]}}}",
                 "canary-user\ncanary-password\n\nhttps://reg.test:443/v1/",
                 "\n\nY2FuYXJ5Om5v\nu@h\ncanary\ncanary",
+            ],
+        );
+    }
+
+    #[test]
+    fn no_retry_after_breaks_its_reader() {
+        run(
+            retry_after,
+            &[
+                " 120 ",
+                "99999999999999999999",
+                "Sun, 06 Nov 1994 08:49:37 GMT",
+                "Sunday, 06-Nov-94 08:49:37 GMT",
+                "Fri Dec 31 23:59:59 9999",
             ],
         );
     }

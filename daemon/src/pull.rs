@@ -158,10 +158,10 @@ impl Puller {
         let resolved = resolve::resolve(&self.fetcher, context, named, &self.platform).await?;
         let plan = Plan::new(reference, &resolved)?;
         let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
-        record::record(context, order, &resolved, &plan).await?;
+        let records = record::record(context, order, &resolved, &plan).await?;
         publish::publish(&self.containerd, reference, &plan.image_id).await?;
 
         let tally = Tally::new(context.meter.bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
-        Ok(Outcome { image_id: plan.image_id, tally })
+        Ok(Outcome { image_id: plan.image_id, records, tally })
     }
 }

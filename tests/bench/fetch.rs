@@ -1,7 +1,9 @@
-//! What fetching costs, drayd beside the client of the containerd that it stands in front of: the same image from the
-//! same scripted registry, taken in turns on one machine. Prints a table and writes it into the file that is named.
-//! Asserts no time.
+//! What fetching costs: drayd, containerd's own client, and containerd itself, each pulling the same image from the same
+//! scripted registry in turns on one machine. The client (`ctr`) writes to the content store as drayd does, through the
+//! API; containerd's CRI is in the process that has the store. Prints a table and writes it into the file that is
+//! named. Asserts no time.
 
+mod document;
 mod report;
 
 use std::fs;
@@ -14,10 +16,11 @@ use drayd_tests::cri::Cri;
 use drayd_tests::launch::{Launch, Launched};
 use drayd_tests::layer::{LayerTar, Meta, noise};
 use drayd_tests::link::Link;
-use drayd_tests::peers::Release;
+use drayd_tests::peers::{self, Release};
 use drayd_tests::place::Place;
 use drayd_tests::scripted::image::{Blob, Image};
 use drayd_tests::scripted::{Authority, Scripted, Tls};
+use drayd_tests::usage::processor_time;
 
 use report::{Case, Puller, Sample};
 
@@ -90,9 +93,10 @@ async fn measured() -> Result<()> {
                 let case = Case { secure: way.secure, delayed: way.delayed, layers };
                 let registry = &registries[usize::from(way.secure)];
                 for node in &nodes {
-                    // Whoever is first finds the machine as the other left it: each is first in turn.
-                    let mut pullers = [Puller::Drayd, Puller::Containerd];
-                    pullers.rotate_left(round % 2);
+                    // Whoever is first finds the machine as the last one left it: each is first in turn.
+                    let mut pullers = [Puller::Drayd, Puller::Client, Puller::Service];
+                    let first = round % pullers.len();
+                    pullers.rotate_left(first);
                     for puller in pullers {
                         let sample = pull(node, puller, registry, &way.address, image).await;
                         let sample =
@@ -105,7 +109,7 @@ async fn measured() -> Result<()> {
     }
     let text = report::text(&samples, SIZE, DELAY)?;
     println!("{text}");
-    file.map_or(Ok(()), |file| report::write(&file, &text))
+    file.map_or(Ok(()), |file| document::write(&file, "fetch", &text))
 }
 
 async fn node(release: Release, ways: &[Way], authority: &Authority) -> Result<Node> {
@@ -161,20 +165,22 @@ async fn pull(
     image: &Image,
 ) -> Result<Sample> {
     let reference = format!("{address}/{}:1", image.repository);
-    let cri: Cri = match puller {
-        Puller::Drayd => node.drayd.cri(),
-        Puller::Containerd => node.bed.containerd.cri(),
+    // All that have a part in any pull: containerd's store does the writing of the others.
+    let processor = || {
+        let [drayd, containerd] = [node.drayd.pid(), node.bed.containerd.pid()].map(processor_time);
+        Ok::<_, anyhow::Error>(drayd?.own + containerd?.own + processor_time(process::id())?.children)
     };
-    // Both processes always: containerd's store does drayd's writing.
-    let processor =
-        || Ok::<_, anyhow::Error>(seconds(node.drayd.pid())? + seconds(node.bed.containerd.pid())?);
     registry.take_blob_span();
     let before = processor()?;
     let started = Instant::now();
-    let id = cri.pull(&reference, None, None).await.with_context(|| format!("cannot pull {reference}"))?;
+    match puller {
+        Puller::Drayd => pull_by_cri(&node.drayd.cri(), &reference, image).await,
+        Puller::Service => pull_by_cri(&node.bed.containerd.cri(), &reference, image).await,
+        Puller::Client => pull_by_client(node, &reference).await,
+    }
+    .with_context(|| format!("cannot pull {reference}"))?;
     let wall = started.elapsed().as_secs_f64();
     let processor = processor()? - before;
-    ensure!(id == image.config.digest, "{reference} has the id {id}");
     let fetch = registry.take_blob_span().context("nothing was fetched")?.as_secs_f64();
     node.bed.empty().await?;
     // What the disk still owes is not to be the next one's.
@@ -182,13 +188,23 @@ async fn pull(
     Ok(Sample { fetch, wall, processor })
 }
 
-/// Processor time of a process so far.
-fn seconds(pid: u32) -> Result<f64> {
-    /// Clock ticks per second: fixed in Linux's interface.
-    const TICKS: f64 = 100.0;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = stat.rsplit_once(')').context("a process without a name")?;
-    let mut fields = fields.split_whitespace().skip(11);
-    let mut next = || fields.next().and_then(|field| field.parse::<f64>().ok()).context("no processor time");
-    Ok((next()? + next()?) / TICKS)
+async fn pull_by_cri(cri: &Cri, reference: &str, image: &Image) -> Result<()> {
+    let id = cri.pull(reference, None, None).await?;
+    ensure!(id == image.config.digest, "its id is {id}");
+    Ok(())
+}
+
+/// By `ctr`, which resolves, fetches and unpacks itself, as every program does that is built on containerd's client.
+async fn pull_by_client(node: &Node, reference: &str) -> Result<()> {
+    let containerd = &node.bed.containerd;
+    let mut command = tokio::process::Command::new(peers::ctr(node.release)?);
+    command.arg("--address").arg(containerd.socket()).args(["--namespace", "k8s.io", "images", "pull"]);
+    command.arg("--hosts-dir").arg(containerd.registry_configuration());
+    if node.release != Release::V1_6 {
+        // Else containerd's transfer service does the pull.
+        command.arg("--local");
+    }
+    let output = command.arg(reference).kill_on_drop(true).output().await.context("cannot run ctr")?;
+    ensure!(output.status.success(), "ctr: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
 }

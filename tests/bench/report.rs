@@ -1,16 +1,13 @@
-//! Samples as a table, and the table in the documentation.
+//! Samples of fetching as a table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
-use std::thread::available_parallelism;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use drayd_tests::peers::Release;
 
-const BEGIN: &str = "<!-- measured: fetch -->";
-const END: &str = "<!-- end of measured: fetch -->";
+use crate::document;
 
 /// The circumstances of a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,11 +17,14 @@ pub(crate) struct Case {
     pub(crate) layers: usize,
 }
 
-/// Whose client fetches.
+/// Who fetches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Puller {
     Drayd,
-    Containerd,
+    /// `ctr`, containerd's own client.
+    Client,
+    /// containerd's CRI, in the process of the content store.
+    Service,
 }
 
 /// What one pull took, in seconds.
@@ -34,7 +34,7 @@ pub(crate) struct Sample {
     pub(crate) fetch: f64,
     /// The whole pull, unpacking included.
     pub(crate) wall: f64,
-    /// Processor time of drayd and containerd.
+    /// Processor time of drayd, `ctr` and containerd.
     pub(crate) processor: f64,
 }
 
@@ -74,14 +74,16 @@ pub(crate) fn text(
     let bytes = size as f64;
     let rounds = by.values().flat_map(BTreeMap::values).map(Vec::len).max().unwrap_or_default();
     let mut text = format!(
-        "An image of {} MiB of noise in uncompressed layers from a registry on the same machine, pulled through drayd\n\
-         and by containerd's own CRI in turns, {rounds} times each; medians, with least and most. *Fetch* is from the\n\
-         first blob request to the end of the last blob; *pull* is all of it, unpacking included; *CPU* is that of drayd\n\
-         and containerd together over the whole pull. *Delay* is {} ms in each direction with at most 3 MiB under way\n\
-         per connection. {}\n",
+        "An image of {} MiB of noise in uncompressed layers from a registry on the same machine, pulled in turns by\n\
+         drayd, by containerd's own client (`ctr`, which like drayd writes to the content store through the API) and by\n\
+         containerd's CRI (which is in the process of the store), {rounds} times each; medians, and for drayd least and\n\
+         most. *Fetch* is from the first blob request to the end of the last blob; *pull* is all of it, unpacking\n\
+         included; *CPU* is that of drayd or `ctr` with containerd's over the whole pull, in seconds per GB. Ratios are\n\
+         drayd's number over the other's. *Delay* is {} ms in each direction with at most 3 MiB under way per\n\
+         connection. {}\n",
         size >> 20,
         delay.as_millis(),
-        machine()?,
+        document::machine()?,
     );
     let mut last = None;
     for ((release, case), pullers) in &by {
@@ -89,59 +91,31 @@ pub(crate) fn text(
             let _ = write!(
                 text,
                 "\n### In front of containerd {release}\n\n\
-                 | wire | layers | delay | drayd fetch MB/s | containerd fetch MB/s | ratio | drayd pull s | containerd pull s \
-                 | drayd CPU s/GB | containerd CPU s/GB | ratio |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
+                 | wire | layers | delay | fetch MB/s: drayd | ctr | ratio | CRI | ratio | pull s: drayd | ctr | CRI \
+                 | CPU: drayd | ctr | ratio | CRI | ratio |\n{}|\n",
+                "|---".repeat(16)
             );
         }
         let of = |puller| pullers.get(&puller).map(Vec::as_slice).unwrap_or_default();
-        let (drayd, own) = (of(Puller::Drayd), of(Puller::Containerd));
-        let rate = |samples| Spread::of(samples, |sample: &Sample| bytes / sample.fetch / 1e6);
-        let wall = |samples| Spread::of(samples, |sample: &Sample| sample.wall);
-        let processor = |samples| Spread::of(samples, |sample: &Sample| sample.processor / bytes * 1e9);
+        let spreads = |number: &dyn Fn(&Sample) -> f64| {
+            [Puller::Drayd, Puller::Client, Puller::Service].map(|puller| Spread::of(of(puller), number))
+        };
+        let compared = |spreads: &[Spread; 3], digits| {
+            let [drayd, client, service] = spreads;
+            let beside =
+                |other: &Spread| format!("{:.digits$} | {:.2}", other.median, drayd.median / other.median);
+            format!("{} | {} | {}", drayd.shown(digits), beside(client), beside(service))
+        };
+        let wall = spreads(&|sample| sample.wall).map(|spread| format!("{:.1}", spread.median)).join(" | ");
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {:.2} | {} | {} | {} | {} | {:.2} |",
+            "| {} | {} | {} | {} | {wall} | {} |",
             if case.secure { "TLS" } else { "plain" },
             case.layers,
             if case.delayed { "yes" } else { "no" },
-            rate(drayd).shown(0),
-            rate(own).shown(0),
-            rate(drayd).median / rate(own).median,
-            wall(drayd).shown(1),
-            wall(own).shown(1),
-            processor(drayd).shown(2),
-            processor(own).shown(2),
-            processor(drayd).median / processor(own).median,
+            compared(&spreads(&|sample| bytes / sample.fetch / 1e6), 0),
+            compared(&spreads(&|sample| sample.processor / bytes * 1e9), 2),
         );
     }
     Ok(text)
-}
-
-/// The machine, without a word of which one it is.
-fn machine() -> Result<String> {
-    let memory = fs::read_to_string("/proc/meminfo").context("cannot read the size of memory")?;
-    let kilobytes = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
-    let gigabytes = kilobytes.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default() >> 20;
-    let kernel =
-        fs::read_to_string("/proc/sys/kernel/osrelease").context("cannot read the kernel's release")?;
-    let kernel: Vec<&str> = kernel.split('.').take(2).collect();
-    Ok(format!(
-        "Machine: {} processors, {gigabytes} GiB of memory, Linux {}; the registry runs on it, too.",
-        available_parallelism()?,
-        kernel.join(".")
-    ))
-}
-
-/// Puts the section into the file, between its markers; a file without them gets them at its end.
-pub(crate) fn write(file: &str, section: &str) -> Result<()> {
-    let present = fs::read_to_string(file).unwrap_or_else(|_| {
-        "# Performance\n\n## Fetch\n\n`make bench-fetch` measures this anew.\n".to_owned()
-    });
-    let section = format!("{BEGIN}\n\n{section}\n{END}");
-    let text =
-        match present.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1))) {
-            Some((before, after)) => format!("{before}{section}{after}"),
-            None => format!("{present}\n{section}\n"),
-        };
-    fs::write(file, text).with_context(|| format!("cannot write {file}"))
 }

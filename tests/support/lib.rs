@@ -42,4 +42,5 @@ pub mod socket;
 pub mod suite;
 pub mod throttle;
 pub mod tree;
+pub mod usage;
 pub mod wait;

@@ -61,6 +61,11 @@ pub fn containerd_directory(release: Release) -> Result<PathBuf> {
         .map(|path| path.parent().map(Path::to_path_buf).unwrap_or_default())
 }
 
+/// containerd's own client for the command line.
+pub fn ctr(release: Release) -> Result<PathBuf> {
+    program(&format!("containerd-{release}/usr/bin/ctr"))
+}
+
 /// The nydus-snapshotter program.
 pub fn nydus_snapshotter() -> Result<PathBuf> {
     program("nydus-snapshotter-0.13/usr/bin/containerd-nydus-grpc")

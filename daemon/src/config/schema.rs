@@ -119,6 +119,7 @@ mod tests {
                 "cri.socket",
                 "cri.socket_mode",
                 "cri.socket_group",
+                "cri.verify_unpacked",
                 "api.socket",
                 "snapshotter.default",
                 "snapshotter.unknown_handler",

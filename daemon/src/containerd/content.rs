@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use containerd_client::services::v1::content_client::ContentClient;
 use containerd_client::services::v1::{
-    DeleteContentRequest, Info, InfoRequest, ReadContentRequest, UpdateRequest,
+    DeleteContentRequest, Info, InfoRequest, ListContentRequest, ReadContentRequest, UpdateRequest,
 };
 use containerd_client::types::Descriptor as WireDescriptor;
 use prost_types::FieldMask;
 use tonic::transport::Channel;
 
 use super::leases::Collect;
+use super::snapshots::Usage;
 use super::{Containerd, Error, Kind, MAX_MESSAGE, METADATA_DEADLINE};
 use crate::oci::digest::Hasher;
 use crate::oci::{Descriptor, Digest};
@@ -52,6 +53,21 @@ impl Containerd {
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// How many blobs the namespace has, and how many bytes they are. One blob is one file.
+    pub async fn content_usage(&self) -> Result<Usage, Error> {
+        const OPERATION: &str = "list blobs";
+        let failed = |status| Error::new(OPERATION, "", &status);
+        let listed =
+            self.content_client().list(self.request(ListContentRequest { filters: Vec::new() })).await;
+        let mut stream = listed.map_err(failed)?.into_inner();
+        let mut usage = Usage::default();
+        while let Some(page) = stream.message().await.map_err(failed)? {
+            usage.inodes += page.info.len() as u64;
+            usage.bytes += page.info.iter().map(|info| u64::try_from(info.size).unwrap_or(0)).sum::<u64>();
+        }
+        Ok(usage)
     }
 
     /// The bytes of a blob that is known to be small, and an error if it is larger than `limit` bytes.

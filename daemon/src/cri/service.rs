@@ -1,19 +1,28 @@
 //! `ImageService` itself: each method converts, asks the house that decides, and converts back.
 
+use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use drayd_proto::cri::image_service_server::ImageService;
 use drayd_proto::cri::{
-    FilesystemIdentifier, FilesystemUsage, Image, ImageFsInfoRequest, ImageFsInfoResponse,
-    ImageStatusRequest, ImageStatusResponse, Int64Value, ListImagesRequest, ListImagesResponse,
-    PullImageRequest, PullImageResponse, RemoveImageRequest, RemoveImageResponse, UInt64Value,
+    FilesystemIdentifier, FilesystemUsage, Image, ImageFilter, ImageFsInfoRequest, ImageFsInfoResponse,
+    ImageSpec, ImageStatusRequest, ImageStatusResponse, Int64Value, ListImagesRequest, ListImagesResponse,
+    PullImageRequest, PullImageResponse, RemoveImageRequest, RemoveImageResponse, StreamImagesRequest,
+    StreamImagesResponse, UInt64Value,
 };
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::{convert, status};
 use crate::images::{self, Images};
 use crate::pull::Puller;
+
+/// Images in one message of a stream: a few hundred bytes each, and clients take 16 MiB.
+const BATCH: usize = 1000;
 
 /// Answers for one containerd.
 #[derive(Clone)]
@@ -43,6 +52,7 @@ impl ImageService for ImageEndpoint {
         let reference = request.reference.to_string();
         let pulled = self.puller.pull(request).await;
         let outcome = pulled.map_err(|error| status::of_pull(&reference, &error))?;
+        self.images.pulled(&outcome.records).await;
         Ok(Response::new(PullImageResponse { image_ref: outcome.image_id.to_string() }))
     }
 
@@ -50,29 +60,39 @@ impl ImageService for ImageEndpoint {
         &self,
         request: Request<ImageStatusRequest>,
     ) -> Result<Response<ImageStatusResponse>, Status> {
-        let name = convert::image_name(request.into_inner().image).map_err(|e| status::of_convert(&e))?;
-        let found = self.images.find(&name).await.map_err(|error| status::of_images(&error))?;
-        Ok(Response::new(ImageStatusResponse {
-            image: found.map(wire_image),
-            ..ImageStatusResponse::default()
-        }))
+        let ImageStatusRequest { image: spec, verbose } = request.into_inner();
+        let place = convert::place(spec.as_ref().unwrap_or(&ImageSpec::default()));
+        let name = convert::image_name(spec).map_err(|e| status::of_convert(&e))?;
+        let found = self.images.status(&name, &place).await.map_err(|error| status::of_images(&error))?;
+        let info = match &found {
+            Some(image) if verbose => self.info(image).await?,
+            _ => HashMap::new(),
+        };
+        Ok(Response::new(ImageStatusResponse { image: found.as_deref().map(wire_image), info }))
     }
 
     async fn list_images(
         &self,
         request: Request<ListImagesRequest>,
     ) -> Result<Response<ListImagesResponse>, Status> {
-        let wanted = request.into_inner().filter.and_then(|filter| filter.image);
-        let wanted = wanted.filter(|spec| !spec.image.is_empty());
-        let found = match wanted {
-            None => self.images.list().await,
-            Some(spec) => {
-                let name = convert::image_name(Some(spec)).map_err(|error| status::of_convert(&error))?;
-                self.images.find(&name).await.map(|image| image.into_iter().collect())
-            }
-        };
-        let images = found.map_err(|error| status::of_images(&error))?;
-        Ok(Response::new(ListImagesResponse { images: images.into_iter().map(wire_image).collect() }))
+        let images = self.filtered(request.into_inner().filter).await?;
+        Ok(Response::new(ListImagesResponse {
+            images: images.iter().map(|image| wire_image(image)).collect(),
+        }))
+    }
+
+    type StreamImagesStream = Pin<Box<dyn Stream<Item = Result<StreamImagesResponse, Status>> + Send>>;
+
+    async fn stream_images(
+        &self,
+        request: Request<StreamImagesRequest>,
+    ) -> Result<Response<Self::StreamImagesStream>, Status> {
+        let images = self.filtered(request.into_inner().filter).await?;
+        let batches: Vec<Vec<_>> = images.chunks(BATCH).map(<[_]>::to_vec).collect();
+        let responses = batches.into_iter().map(|batch| {
+            Ok(StreamImagesResponse { images: batch.iter().map(|image| wire_image(image)).collect() })
+        });
+        Ok(Response::new(Box::pin(tokio_stream::iter(responses))))
     }
 
     async fn remove_image(
@@ -88,26 +108,57 @@ impl ImageService for ImageEndpoint {
         &self,
         _: Request<ImageFsInfoRequest>,
     ) -> Result<Response<ImageFsInfoResponse>, Status> {
-        let found = self.images.filesystem().await.map_err(|error| status::of_images(&error))?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-        let usage = FilesystemUsage {
-            timestamp: i64::try_from(now).unwrap_or(i64::MAX),
-            fs_id: Some(FilesystemIdentifier { mountpoint: found.mountpoint }),
-            used_bytes: Some(UInt64Value { value: found.usage.bytes }),
-            inodes_used: Some(UInt64Value { value: found.usage.inodes }),
+        let sample = self.images.filesystems().await.map_err(|error| status::of_images(&error))?;
+        let taken = sample.taken.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        let timestamp = i64::try_from(taken).unwrap_or(i64::MAX);
+        let usage = |of: images::FilesystemUse| FilesystemUsage {
+            timestamp,
+            fs_id: Some(FilesystemIdentifier { mountpoint: of.mountpoint }),
+            used_bytes: Some(UInt64Value { value: of.usage.bytes }),
+            inodes_used: Some(UInt64Value { value: of.usage.inodes }),
         };
-        // Containers live on the snapshotter of their image.
-        let (image_filesystems, container_filesystems) = (vec![usage.clone()], vec![usage]);
+        let image_filesystems: Vec<_> = sample.filesystems.into_iter().map(usage).collect();
+        // Containers live on the snapshotter of their image, most of them on the default one.
+        let container_filesystems = image_filesystems.first().cloned().into_iter().collect();
         Ok(Response::new(ImageFsInfoResponse { image_filesystems, container_filesystems }))
     }
 }
 
-fn wire_image(image: images::Image) -> Image {
+impl ImageEndpoint {
+    /// The images that a filter lets through: all without one, else the one that it names.
+    async fn filtered(&self, filter: Option<ImageFilter>) -> Result<Vec<Arc<images::Image>>, Status> {
+        let wanted = filter.and_then(|filter| filter.image).filter(|spec| !spec.image.is_empty());
+        let found = match wanted {
+            None => self.images.list().await,
+            Some(spec) => {
+                let name = convert::image_name(Some(spec)).map_err(|error| status::of_convert(&error))?;
+                self.images.find(&name).await.map(|image| image.into_iter().collect())
+            }
+        };
+        found.map_err(|error| status::of_images(&error))
+    }
+
+    /// What a verbose status tells, in the form that containerd gives it, and beside it where the image is unpacked.
+    async fn info(&self, image: &images::Image) -> Result<HashMap<String, String>, Status> {
+        let details = self.images.details(image).await.map_err(|error| status::of_images(&error))?;
+        // As it is written, with the fields that nobody here knows.
+        let config = String::from_utf8_lossy(&details.config).into_owned();
+        let config = RawValue::from_string(config).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        let info = json!({
+            "chainID": image.inspected.chain.as_ref().map(ToString::to_string).unwrap_or_default(),
+            "imageSpec": config,
+            "snapshotters": details.snapshotters.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        });
+        Ok(HashMap::from([("info".to_owned(), info.to_string())]))
+    }
+}
+
+fn wire_image(image: &images::Image) -> Image {
     let (uid, username) = user(&image.inspected.user);
     Image {
         id: image.inspected.id.to_string(),
-        repo_tags: image.repo_tags,
-        repo_digests: image.repo_digests,
+        repo_tags: image.repo_tags.clone(),
+        repo_digests: image.repo_digests.clone(),
         size: image.inspected.size,
         uid: uid.map(|value| Int64Value { value }),
         username,

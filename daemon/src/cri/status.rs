@@ -25,9 +25,11 @@ pub fn of_pull(reference: &str, error: &PullError) -> Status {
 /// Images that cannot be listed, removed or measured.
 pub fn of_images(error: &images::Error) -> Status {
     let code = match error {
-        images::Error::Node(_) => Code::Unavailable,
+        images::Error::Node(_) | images::Error::Unread => Code::Unavailable,
+        images::Error::Choice(error) => choice_code(error),
         images::Error::Containerd(error) => containerd_code(error),
         images::Error::NoRoot(_) => Code::FailedPrecondition,
+        images::Error::Damaged(_) => Code::DataLoss,
         images::Error::Ambiguous { .. } => Code::InvalidArgument,
     };
     Status::new(code, bounded(chain(error)))
@@ -53,12 +55,10 @@ pub fn deadline_passed() -> Status {
 fn pull_code(error: &PullError) -> Code {
     match error {
         PullError::Node(_) | PullError::NotPublished { .. } | PullError::Stalled { .. } => Code::Unavailable,
-        // containerd 1.7 gives this error no code of its own, and kubelet shows such messages bare.
-        PullError::Choice(ChoiceError::UnknownHandler { .. }) => Code::Unknown,
+        PullError::Choice(error) => choice_code(error),
         PullError::Malformed { source, .. } if source.is_of_algorithm() => Code::InvalidArgument,
         PullError::Algorithm { .. } => Code::InvalidArgument,
-        PullError::Choice(ChoiceError::NotLoaded { .. })
-        | PullError::Malformed { .. }
+        PullError::Malformed { .. }
         | PullError::Artifact { .. }
         | PullError::Nesting { .. }
         | PullError::Plan(_)
@@ -72,6 +72,14 @@ fn pull_code(error: &PullError) -> Code {
         PullError::Unpack(unpack::Error::Containerd { source, .. })
         | PullError::Containerd { source, .. } => containerd_code(source),
         PullError::Unpack(unpack::Error::DiffId { .. }) => Code::DataLoss,
+    }
+}
+
+fn choice_code(error: &ChoiceError) -> Code {
+    match error {
+        // containerd 1.7 gives this error no code of its own, and kubelet shows such messages bare.
+        ChoiceError::UnknownHandler { .. } => Code::Unknown,
+        ChoiceError::NotLoaded { .. } => Code::FailedPrecondition,
     }
 }
 

@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 7] = [
+const TARGETS: [(&str, Target); 8] = [
     ("reference", fuzz::reference),
     ("challenge", fuzz::challenge),
     ("hosts_toml", fuzz::hosts_toml),
@@ -19,6 +19,7 @@ const TARGETS: [(&str, Target); 7] = [
     ("credentials", fuzz::credentials),
     ("content_range", fuzz::content_range),
     ("connection", fuzz::connection),
+    ("retry_after", fuzz::retry_after),
 ];
 
 fuzz_target!(|input: &[u8]| {

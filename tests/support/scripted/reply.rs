@@ -19,6 +19,9 @@ pub enum End {
     Reset,
     /// HTTP/2: GOAWAY, and the connection is closed with all its streams. HTTP/1.1: as `Close`.
     GoAway,
+    /// HTTP/2: a GOAWAY whose last stream is one before this, so that the request counts as never processed, and the
+    /// connection is closed. HTTP/1.1: as `Close`.
+    Unprocessed,
 }
 
 /// What is said of the body's length.
@@ -115,7 +118,7 @@ impl Reply {
     /// As [`Reply::ranged`], without a copy of the blob.
     pub fn ranged_of(request: &Request, blob: &Bytes) -> Self {
         match request.range() {
-            None => Self::shared("application/octet-stream", blob.clone()),
+            None => Self::shared("application/octet-stream", blob.clone()).header("Accept-Ranges", "bytes"),
             Some((start, _)) if start >= blob.len() => {
                 Self::status(416).header("Content-Range", &format!("bytes */{}", blob.len()))
             }
