@@ -53,9 +53,7 @@ impl Catalogue {
         let image = self.images.entry(id.clone()).or_insert_with(|| Arc::new(Image::of(inspected)));
         let (key, value) = labels::CRI_PINNED;
         let pins = record.labels.get(key).is_some_and(|label| label == value);
-        let image = Arc::make_mut(image);
-        image.records.insert(record.name.clone(), pins);
-        image.name();
+        Arc::make_mut(image).take(&record.name, pins);
         self.places.insert(record.name, Place::Image(id));
     }
 
@@ -75,8 +73,7 @@ impl Catalogue {
             Some(Place::Image(id)) => {
                 let Some(image) = self.images.get_mut(&id) else { return };
                 let image = Arc::make_mut(image);
-                image.records.remove(name);
-                image.name();
+                image.lose(name);
                 if image.records.is_empty() {
                     self.images.remove(&id);
                 }
@@ -139,21 +136,33 @@ impl Image {
         Self { inspected, repo_tags, repo_digests, pinned: false, records }
     }
 
-    /// Says of its records what CRI says of an image.
-    fn name(&mut self) {
-        self.pinned = self.records.values().any(|pins| *pins);
-        self.repo_tags.clear();
-        self.repo_digests.clear();
-        for record in self.records.keys() {
-            // A record is a name only in the form that the reference grammar gives it: others made by hand are not
-            // shown.
-            match Reference::parse(record) {
-                Ok(reference) if reference.to_string() != *record => {}
-                Ok(reference) if reference.digest().is_some() => self.repo_digests.push(record.clone()),
-                Ok(_) => self.repo_tags.push(record.clone()),
-                Err(_) => {}
-            }
+    /// Takes in a record that it does not have.
+    fn take(&mut self, record: &str, pins: bool) {
+        self.records.insert(record.to_owned(), pins);
+        self.pinned |= pins;
+        if let Some(names) = self.names_like(record)
+            && let Err(place) = names.binary_search_by(|other| other.as_str().cmp(record))
+        {
+            names.insert(place, record.to_owned());
         }
+    }
+
+    fn lose(&mut self, record: &str) {
+        if self.records.remove(record) == Some(true) {
+            self.pinned = self.records.values().any(|pins| *pins);
+        }
+        if let Some(names) = self.names_like(record)
+            && let Ok(place) = names.binary_search_by(|other| other.as_str().cmp(record))
+        {
+            names.remove(place);
+        }
+    }
+
+    /// Where a record is shown. It is a name only in the form that the reference grammar gives it: others made by hand
+    /// are not shown.
+    fn names_like(&mut self, record: &str) -> Option<&mut Vec<String>> {
+        let reference = Reference::parse(record).ok().filter(|reference| reference.to_string() == record)?;
+        Some(if reference.digest().is_some() { &mut self.repo_digests } else { &mut self.repo_tags })
     }
 
     fn answers_to(&self, name: &str) -> bool {
@@ -228,6 +237,32 @@ mod tests {
         assert_eq!(image.repo_tags, ["docker.io/library/app:1"]);
         assert_eq!(image.repo_digests, [format!("docker.io/library/app@{}", Digest::of(b"manifest"))]);
         assert!(image.pinned);
+    }
+
+    #[test]
+    fn names_and_pins_come_and_go_with_their_records() {
+        let mut catalogue = catalogue();
+        let inspected = Inspected { id: Digest::of(b"config"), size: 1, user: String::new(), chain: None };
+        for tag in ["docker.io/library/app:2", "docker.io/library/app:0", "docker.io/library/app:2"] {
+            catalogue.put(inspected.clone(), record(tag, &[]));
+        }
+        let shown = |catalogue: &Catalogue| {
+            let image = catalogue.images().pop().expect("an image");
+            (image.repo_tags.clone(), image.pinned)
+        };
+        let [zero, one, two] = ["0", "1", "2"].map(|tag| format!("docker.io/library/app:{tag}"));
+        assert_eq!(shown(&catalogue), (vec![zero.clone(), one.clone(), two.clone()], true));
+        catalogue.remove(&one);
+        assert_eq!(shown(&catalogue), (vec![zero.clone(), two], false));
+        for name in [id("config"), format!("docker.io/library/app@{}", Digest::of(b"manifest"))] {
+            catalogue.remove(&name);
+        }
+        for name in ["docker.io/library/app:2", "app:fixed", "unknown"] {
+            catalogue.remove(name);
+        }
+        assert_eq!(shown(&catalogue), (vec![zero.clone()], false));
+        catalogue.remove(&zero);
+        assert!(catalogue.images().is_empty());
     }
 
     #[test]
