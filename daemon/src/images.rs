@@ -115,12 +115,12 @@ impl Images {
     /// The image that the caller means, wherever it is unpacked.
     pub async fn find(&self, name: &ImageName) -> Result<Option<Arc<Image>>, Error> {
         self.node.table().await?;
+        self.store.settle().await?;
         let exact = self.store.with(READ_WITHIN, |catalogue| catalogue.find_exact(name)).await;
         if let Some(image) = exact.ok_or(Error::Unread)? {
             return Ok(Some(image));
         }
-        // An event of somebody else's may still be on its way, and documents come back without one.
-        self.store.settle().await?;
+        // Documents come back without an event.
         if let Some(record) = name.exact() {
             self.store.look_again(&[record]).await?;
         }
