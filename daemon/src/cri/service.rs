@@ -12,12 +12,13 @@ use drayd_proto::cri::{
     PullImageRequest, PullImageResponse, RemoveImageRequest, RemoveImageResponse, StreamImagesRequest,
     StreamImagesResponse, UInt64Value,
 };
-use serde_json::json;
+use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::{convert, status};
+use crate::containerd::Snapshotter;
 use crate::images::{self, Images};
 use crate::pull::Puller;
 
@@ -29,6 +30,17 @@ const BATCH: usize = 1000;
 pub struct ImageEndpoint {
     puller: Arc<Puller>,
     images: Arc<Images>,
+}
+
+/// What a verbose status tells, in the form that containerd gives it, and beside it where the image is unpacked.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Info<'a> {
+    #[serde(rename = "chainID")]
+    chain_id: String,
+    /// As it is written, with the fields that nobody here knows.
+    image_spec: &'a RawValue,
+    snapshotters: Vec<&'a str>,
 }
 
 impl ImageEndpoint {
@@ -138,20 +150,16 @@ impl ImageEndpoint {
         found.map_err(|error| status::of_images(&error))
     }
 
-    /// What a verbose status tells, in the form that containerd gives it, and beside it where the image is unpacked.
+    /// What a verbose status tells of an image.
     async fn info(&self, image: &images::Image) -> Result<HashMap<String, String>, Status> {
         let details = self.images.details(image).await.map_err(|error| status::of_images(&error))?;
-        // As it is written, with the fields that nobody here knows.
-        let config = String::from_utf8_lossy(&details.config).into_owned();
-        let config = RawValue::from_string(config).map_err(|error| {
-            Status::internal(format!("the image config {} is no JSON: {error}", image.inspected.id))
-        })?;
-        let info = json!({
-            "chainID": image.inspected.chain.as_ref().map(ToString::to_string).unwrap_or_default(),
-            "imageSpec": config,
-            "snapshotters": details.snapshotters.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        });
-        Ok(HashMap::from([("info".to_owned(), info.to_string())]))
+        let broken = |error| status::of_config(image.inspected.id.as_str(), &error);
+        let info = Info {
+            chain_id: image.inspected.chain.as_ref().map(ToString::to_string).unwrap_or_default(),
+            image_spec: serde_json::from_slice(&details.config).map_err(broken)?,
+            snapshotters: details.snapshotters.iter().map(Snapshotter::as_str).collect(),
+        };
+        Ok(HashMap::from([("info".to_owned(), serde_json::to_string(&info).map_err(broken)?)]))
     }
 }
 

@@ -34,6 +34,13 @@ pub fn of_images(error: &images::Error) -> Status {
     Status::new(code, bounded(chain(error)))
 }
 
+/// An image config that was read once and cannot be read any more: `DataLoss`.
+pub fn of_config(id: &str, error: &serde_json::Error) -> Status {
+    Status::data_loss(bounded(format!(
+        "the image config {id} is no JSON: {error}; remove the image and pull it again"
+    )))
+}
+
 /// A foreign call that could not be handed to containerd.
 pub fn of_passthrough(error: &tonic::transport::Error) -> Status {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
