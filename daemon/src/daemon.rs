@@ -36,7 +36,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let puller = Arc::new(puller(&config, &containerd, &node)?);
     let images = images::Config { verify_unpacked: config.cri.verify_unpacked };
     let (images, keeper) = Images::new(images, containerd.clone(), node);
-    let endpoint = ImageEndpoint::new(Arc::clone(&puller), Arc::new(images));
+    let endpoint = ImageEndpoint::new(Arc::clone(&puller), Arc::new(images), config.cri.kubelet_reasons);
 
     let socket = &config.cri;
     let (listener, _guard) =

@@ -30,6 +30,8 @@ const BATCH: usize = 1000;
 pub struct ImageEndpoint {
     puller: Arc<Puller>,
     images: Arc<Images>,
+    /// Whether failed pulls have the code that lets kubelet show a reason of its own.
+    kubelet_reasons: bool,
 }
 
 /// What a verbose status tells, in the form that containerd gives it, and beside it where the image is unpacked.
@@ -44,9 +46,9 @@ struct Info<'a> {
 }
 
 impl ImageEndpoint {
-    /// An endpoint that pulls with `puller` and looks with `images`.
-    pub fn new(puller: Arc<Puller>, images: Arc<Images>) -> Self {
-        Self { puller, images }
+    /// An endpoint that pulls with `puller` and looks with `images`. `kubelet_reasons` is that of [`status::of_pull`].
+    pub fn new(puller: Arc<Puller>, images: Arc<Images>, kubelet_reasons: bool) -> Self {
+        Self { puller, images, kubelet_reasons }
     }
 }
 
@@ -63,7 +65,7 @@ impl ImageService for ImageEndpoint {
         })?;
         let reference = request.reference.to_string();
         let pulled = self.puller.pull(request).await;
-        let outcome = pulled.map_err(|error| status::of_pull(&reference, &error))?;
+        let outcome = pulled.map_err(|error| status::of_pull(&reference, &error, self.kubelet_reasons))?;
         self.images.pulled(&outcome.records).await;
         Ok(Response::new(PullImageResponse { image_ref: outcome.image_id.to_string() }))
     }

@@ -30,6 +30,7 @@ fn password(user: &str, password: &str, server_address: &str) -> cri::AuthConfig
     }
 }
 
+/// Fault 156, bad credentials.
 async fn passwords(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "passwords").await?;
     let registry = &stage.bed.private;
