@@ -2,6 +2,7 @@
 //! makes and removes images, and wherever these are unpacked.
 
 mod answers;
+mod conformance;
 
 use std::process::ExitCode;
 
@@ -13,6 +14,7 @@ fn main() -> Result<ExitCode> {
     let mut suite = Suite::new()?;
     for release in Release::ALL {
         answers::add(&mut suite, release);
+        conformance::add(&mut suite, release);
     }
     Ok(suite.run())
 }
