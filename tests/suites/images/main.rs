@@ -3,6 +3,8 @@
 
 mod answers;
 mod conformance;
+mod store;
+mod uptime;
 
 use std::process::ExitCode;
 
@@ -15,6 +17,8 @@ fn main() -> Result<ExitCode> {
     for release in Release::ALL {
         answers::add(&mut suite, release);
         conformance::add(&mut suite, release);
+        store::add(&mut suite, release);
+        uptime::add(&mut suite, release);
     }
     Ok(suite.run())
 }
