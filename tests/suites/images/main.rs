@@ -3,6 +3,7 @@
 
 mod answers;
 mod conformance;
+mod presence;
 mod store;
 mod uptime;
 
@@ -19,6 +20,7 @@ fn main() -> Result<ExitCode> {
         conformance::add(&mut suite, release);
         store::add(&mut suite, release);
         uptime::add(&mut suite, release);
+        presence::add(&mut suite, release);
     }
     Ok(suite.run())
 }
