@@ -4,6 +4,7 @@
 mod answers;
 mod conformance;
 mod presence;
+mod space;
 mod store;
 mod uptime;
 
@@ -21,6 +22,7 @@ fn main() -> Result<ExitCode> {
         store::add(&mut suite, release);
         uptime::add(&mut suite, release);
         presence::add(&mut suite, release);
+        space::add(&mut suite, release);
     }
     Ok(suite.run())
 }
