@@ -2,6 +2,7 @@
 //! makes and removes images, and wherever these are unpacked.
 
 mod answers;
+mod calls;
 mod conformance;
 mod presence;
 mod space;
@@ -23,6 +24,7 @@ fn main() -> Result<ExitCode> {
         uptime::add(&mut suite, release);
         presence::add(&mut suite, release);
         space::add(&mut suite, release);
+        calls::add(&mut suite, release);
     }
     Ok(suite.run())
 }
