@@ -102,11 +102,9 @@ impl ImageService for ImageEndpoint {
         request: Request<StreamImagesRequest>,
     ) -> Result<Response<Self::StreamImagesStream>, Status> {
         let images = self.filtered(request.into_inner().filter).await?;
-        let batches: Vec<Vec<_>> = images.chunks(BATCH).map(<[_]>::to_vec).collect();
-        let responses = batches.into_iter().map(|batch| {
-            Ok(StreamImagesResponse { images: batch.iter().map(|image| wire_image(image)).collect() })
-        });
-        Ok(Response::new(Box::pin(tokio_stream::iter(responses))))
+        let images: Vec<_> = images.iter().map(|image| wire_image(image)).collect();
+        let responses = batches(&images);
+        Ok(Response::new(Box::pin(tokio_stream::iter(responses.into_iter().map(Ok)))))
     }
 
     async fn remove_image(
@@ -165,6 +163,11 @@ impl ImageEndpoint {
     }
 }
 
+/// The messages of a stream: each image once, and none without an image.
+fn batches(images: &[Image]) -> Vec<StreamImagesResponse> {
+    images.chunks(BATCH).map(|batch| StreamImagesResponse { images: batch.to_vec() }).collect()
+}
+
 fn wire_image(image: &images::Image) -> Image {
     let (uid, username) = user(&image.inspected.user);
     Image {
@@ -191,6 +194,20 @@ fn user(of_config: &str) -> (Option<i64>, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_has_every_image_once_in_messages_that_are_never_empty() {
+        for (count, expected) in [(0, vec![]), (1, vec![1]), (1000, vec![1000]), (2001, vec![1000, 1000, 1])]
+        {
+            let image = |number: usize| Image { id: number.to_string(), ..Image::default() };
+            let images: Vec<_> = (0..count).map(image).collect();
+            let messages = batches(&images);
+            let sizes: Vec<_> = messages.iter().map(|message| message.images.len()).collect();
+            assert_eq!(sizes, expected, "{count} images");
+            let streamed: Vec<_> = messages.into_iter().flat_map(|message| message.images).collect();
+            assert_eq!(streamed, images, "{count} images");
+        }
+    }
 
     #[test]
     fn the_user_of_a_config_is_a_uid_or_a_name() {
