@@ -188,6 +188,7 @@ fn a_grpc_status_is_read_and_made_in_one_file_each() {
         "Status::unavailable(",
         "Status::internal(",
         "Status::unknown(",
+        "Status::data_loss(",
         "Status::deadline_exceeded(",
         "Status::cancelled(",
         ".code()",

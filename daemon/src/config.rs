@@ -102,6 +102,10 @@ pub struct Cri {
     /// request names, so that kubelet has it pulled for that one, too. Without this, an image that is there for one
     /// runtime handler counts for all, as with containerd.
     pub verify_unpacked: bool,
+    /// Fail pulls from a registry that cannot be reached with the gRPC code Unknown in the place of Unavailable: kubelet
+    /// shows `RegistryUnavailable` as the reason of such a pull, and only if the code is that one. Other clients lose by
+    /// it what the code tells them.
+    pub kubelet_reasons: bool,
 }
 
 impl Default for Cri {
@@ -111,6 +115,7 @@ impl Default for Cri {
             socket_mode: Mode::OWNER_AND_GROUP,
             socket_group: None,
             verify_unpacked: true,
+            kubelet_reasons: false,
         }
     }
 }

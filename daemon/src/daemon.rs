@@ -37,7 +37,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let health = Health::new(node.clone()).await;
     let images = images::Config { verify_unpacked: config.cri.verify_unpacked };
     let (images, keeper) = Images::new(images, containerd.clone(), node);
-    let endpoint = ImageEndpoint::new(Arc::clone(&puller), Arc::new(images));
+    let endpoint = ImageEndpoint::new(Arc::clone(&puller), Arc::new(images), config.cri.kubelet_reasons);
 
     let socket = &config.cri;
     let (listener, _guard) =

@@ -119,12 +119,12 @@ impl Images {
     /// The image that the caller means, wherever it is unpacked.
     pub async fn find(&self, name: &ImageName) -> Result<Option<Arc<Image>>, Error> {
         self.node.table().await?;
+        self.store.settle().await?;
         let exact = self.store.with(READ_WITHIN, |catalogue| catalogue.find_exact(name)).await;
         if let Some(image) = exact.ok_or(Error::Unread)? {
             return Ok(Some(image));
         }
-        // An event of somebody else's may still be on its way, and documents come back without one.
-        self.store.settle().await?;
+        // Documents come back without an event.
         if let Some(record) = name.exact() {
             self.store.look_again(&[record]).await?;
         }
@@ -133,20 +133,37 @@ impl Images {
 
     /// The image that the caller means, if it is there where it is to be used.
     pub async fn status(&self, name: &ImageName, place: &Place) -> Result<Option<Arc<Image>>, Error> {
-        let table = self.node.table().await?;
-        let Some(image) = self.find(name).await? else { return Ok(None) };
         if !self.config.verify_unpacked {
-            return Ok(Some(image));
+            return self.find(name).await;
         }
+        let table = self.node.table().await?;
+        // What memory has is nearly always right: snapshots are asked for while that is being made sure of.
+        let known = self.store.with(Duration::ZERO, |catalogue| catalogue.find_exact(name)).await.flatten();
+        let asked = async {
+            match &known {
+                Some(image) => Some(self.is_there(&table, image, place).await),
+                None => None,
+            }
+        };
+        let (found, asked) = tokio::join!(self.find(name), asked);
+        let Some(image) = found? else { return Ok(None) };
+        let same = known.as_ref().is_some_and(|known| known.inspected.chain == image.inspected.chain);
+        let there = match asked {
+            Some(there) if same => there?,
+            _ => self.is_there(&table, &image, place).await?,
+        };
+        Ok(there.then_some(image))
+    }
+
+    async fn is_there(&self, table: &Table, image: &Image, place: &Place) -> Result<bool, Error> {
         let top = image.inspected.chain.as_ref();
-        let there = match place {
+        Ok(match place {
             Place::Pod(handler) => {
                 let choice = table.choose(handler)?;
                 presence::is_in(&self.containerd, &choice.snapshotter.name, top).await?
             }
-            Place::Anywhere => presence::is_anywhere(&self.containerd, &table, top).await?,
-        };
-        Ok(there.then_some(image))
+            Place::Anywhere => presence::is_anywhere(&self.containerd, table, top).await?,
+        })
     }
 
     /// More of an image.

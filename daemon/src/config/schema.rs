@@ -120,6 +120,7 @@ mod tests {
                 "cri.socket_mode",
                 "cri.socket_group",
                 "cri.verify_unpacked",
+                "cri.kubelet_reasons",
                 "api.socket",
                 "snapshotter.default",
                 "snapshotter.unknown_handler",

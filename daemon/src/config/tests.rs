@@ -26,6 +26,7 @@ fn every_key_takes_another_value() {
         socket_mode = "0600"
         socket_group = "drayd"
         verify_unpacked = false
+        kubelet_reasons = true
         [api]
         socket = "/run/a.sock"
         [snapshotter]
@@ -65,6 +66,7 @@ fn every_key_takes_another_value() {
             socket_mode: Mode::new(0o600).unwrap(),
             socket_group: Some(Group::Name("drayd".into())),
             verify_unpacked: false,
+            kubelet_reasons: true,
         },
         api: Api { socket: "/run/a.sock".into() },
         snapshotter: Snapshotter {

@@ -39,8 +39,8 @@ pub(super) struct Catalogue {
 
 #[derive(Debug)]
 enum Place {
-    /// In the image with this ID.
-    Image(Digest),
+    /// In the image with this ID, which its target led to.
+    Image { id: Digest, target: Digest },
     /// With those that point to this.
     Unreadable(String),
 }
@@ -54,7 +54,7 @@ impl Catalogue {
         let (key, value) = labels::CRI_PINNED;
         let pins = record.labels.get(key).is_some_and(|label| label == value);
         Arc::make_mut(image).take(&record.name, pins);
-        self.places.insert(record.name, Place::Image(id));
+        self.places.insert(record.name, Place::Image { id, target: record.target.digest });
     }
 
     /// Puts a record that no image can be made of, in the place of what was under its name; `target` is what it points
@@ -70,7 +70,7 @@ impl Catalogue {
     /// Takes out the record of that name, and with the last one its image.
     pub(super) fn remove(&mut self, name: &str) {
         match self.places.remove(name) {
-            Some(Place::Image(id)) => {
+            Some(Place::Image { id, .. }) => {
                 let Some(image) = self.images.get_mut(&id) else { return };
                 let image = Arc::make_mut(image);
                 image.lose(name);
@@ -94,6 +94,14 @@ impl Catalogue {
         self.places.contains_key(name)
     }
 
+    /// What the record of that name points to, if it is in an image.
+    pub(super) fn target(&self, name: &str) -> Option<&Digest> {
+        match self.places.get(name)? {
+            Place::Image { target, .. } => Some(target),
+            Place::Unreadable(_) => None,
+        }
+    }
+
     /// All images.
     pub(super) fn images(&self) -> Vec<Arc<Image>> {
         self.images.values().cloned().collect()
@@ -102,7 +110,7 @@ impl Catalogue {
     /// The image that has just that name, which is nobody else's whatever images there are.
     pub(super) fn find_exact(&self, name: &ImageName) -> Option<Arc<Image>> {
         let name = name.exact()?;
-        let Place::Image(id) = self.places.get(&name)? else { return None };
+        let Place::Image { id, .. } = self.places.get(&name)? else { return None };
         self.images.get(id).filter(|image| image.answers_to(&name)).cloned()
     }
 

@@ -54,6 +54,11 @@ impl Inspector {
         Ok(inspected)
     }
 
+    /// Forgets a target: whose record goes may lose its documents.
+    pub(super) fn forget(&self, target: &Digest) {
+        self.known().remove(target);
+    }
+
     /// Forgets all targets but these.
     pub(super) fn retain(&self, targets: &HashSet<Digest>) {
         self.known().retain(|digest, _| targets.contains(digest));

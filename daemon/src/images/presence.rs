@@ -35,10 +35,17 @@ pub(super) async fn is_anywhere(
     top: Option<&ChainId>,
 ) -> Result<bool, Error> {
     // Nearly all images are in the default one.
-    if is_in(containerd, &table.default, top).await? {
+    let in_default = is_in(containerd, &table.default, top).await;
+    if matches!(in_default, Ok(true)) {
+        return in_default;
+    }
+    let others = table.loaded.iter().filter(|loaded| loaded.name != table.default);
+    let found = join_all(others.map(|loaded| is_in(containerd, &loaded.name, top))).await;
+    if found.iter().any(|found| matches!(found, Ok(true))) {
         return Ok(true);
     }
-    Ok(!snapshotters(containerd, table, top).await.is_empty())
+    // Only who was asked can say that it is nowhere.
+    found.into_iter().chain([in_default]).find(Result::is_err).unwrap_or(Ok(false))
 }
 
 /// The snapshotters that have the chain. One that does not answer does not have it.

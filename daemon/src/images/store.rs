@@ -154,6 +154,7 @@ impl Store {
             return Ok(());
         }
         self.changes.fetch_add(1, Ordering::Relaxed);
+        let before = catalogue.target(name).cloned();
         match (found, inspected) {
             (Found::Record(record), Some(inspected)) => self.put(catalogue, record, inspected)?,
             (Found::Odd, _) => self.put_odd(catalogue, name.to_owned()),
@@ -161,6 +162,12 @@ impl Store {
                 catalogue.remove(name);
                 self.told().remove(name);
             }
+        }
+        // A name may come back when the documents of what it meant are gone.
+        if let Some(before) = before
+            && catalogue.target(name) != Some(&before)
+        {
+            self.inspector.forget(&before);
         }
         Ok(())
     }
@@ -233,6 +240,8 @@ impl Keeper {
             let _look = self.store.look.lock().await;
             // Whatever was marked by now is going to be in what is read, even if its event went to a lost connection.
             let read = self.store.marked.load(Ordering::Relaxed);
+            // Nobody saw which documents went meanwhile.
+            self.store.inspector.retain(&HashSet::new());
             let catalogue = self.store.read().await?;
             tracing::debug!(images = catalogue.images().len(), "the images are known");
             self.store.set(Some(catalogue));

@@ -30,7 +30,7 @@ fn password(user: &str, password: &str, server_address: &str) -> cri::AuthConfig
     }
 }
 
-/// Fault 30.
+/// Faults 30 and 156, bad credentials.
 async fn passwords(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::with(bed, "passwords", "", |launch| launch.level = "debug").await?;
     let registry = &stage.bed.private;

@@ -203,6 +203,7 @@ async fn barren(bed: Arc<Bed>) -> Result<()> {
     stage.left_nothing().await
 }
 
+/// Fault 156, a rate limit.
 async fn too_often(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "too-often").await?;
     let image = Image::new("too-often", 1, 8)?;
