@@ -1,13 +1,13 @@
 //! The catalogue in memory. containerd is the truth: the catalogue is read whole whenever a connection comes up, follows
 //! containerd's events after that, and is nothing while there is no connection.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::watch;
 
 use super::catalogue::Catalogue;
@@ -23,7 +23,9 @@ const RETRY: Duration = Duration::from_millis(250);
 const REFUSED: Duration = Duration::from_secs(5);
 /// For a mark among containerd's events to come back. What comes before it is read from containerd record by record.
 const SETTLES_WITHIN: Duration = Duration::from_secs(30);
-/// Documents that are read at a time when a node with many images is seen for the first time.
+/// Records that changed and are looked at together.
+const BATCH: usize = 256;
+/// Questions to containerd at a time, when many records changed or a node with many is seen for the first time.
 const AT_ONCE: usize = 8;
 
 /// What is known of the images.
@@ -108,8 +110,14 @@ impl Store {
     /// Looks at these records again, and returns when the catalogue has what containerd has of them.
     pub(super) async fn look_again(&self, names: &[String]) -> Result<(), Error> {
         let _look = self.look.lock().await;
-        for name in names {
-            self.look_at(name).await?;
+        if self.catalogue().is_none() {
+            // All of it is going to be read.
+            return Ok(());
+        }
+        let looks = names.iter().cloned().map(async |name| self.look_at(&name).await);
+        let mut looks = futures_util::stream::iter(looks).buffer_unordered(AT_ONCE);
+        while let Some(looked) = looks.next().await {
+            looked?;
         }
         Ok(())
     }
@@ -139,10 +147,6 @@ impl Store {
     }
 
     async fn look_at(&self, name: &str) -> Result<(), Error> {
-        if self.catalogue().is_none() {
-            // It is going to be read whole.
-            return Ok(());
-        }
         let found = self.containerd.find_image(name).await?;
         let inspected = match &found {
             Found::Record(record) => Some(self.inspector.inspect(&record.target).await),
@@ -248,16 +252,19 @@ impl Keeper {
             self.store.seen.send_replace(read);
         }
         loop {
-            match events.next().await? {
-                Event::Image(name) => self.store.look_again(&[name]).await?,
-                Event::Mark(mark) => {
-                    self.store.seen.send_if_modified(|seen| {
-                        mark > *seen && {
-                            *seen = mark;
-                            true
-                        }
-                    });
+            // What has come meanwhile is looked at together, each record once.
+            let (mut names, mut seen) = (BTreeSet::new(), None);
+            let mut next = Some(events.next().await);
+            while let Some(event) = next {
+                match event? {
+                    Event::Image(name) => drop(names.insert(name)),
+                    Event::Mark(mark) => seen = seen.max(Some(mark)),
                 }
+                next = if names.len() < BATCH { events.next().now_or_never() } else { None };
+            }
+            self.store.look_again(&names.into_iter().collect::<Vec<_>>()).await?;
+            if let Some(mark) = seen {
+                self.store.seen.send_if_modified(|seen| std::mem::replace(seen, mark.max(*seen)) < mark);
             }
         }
     }
