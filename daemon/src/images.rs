@@ -126,7 +126,7 @@ impl Images {
         }
         // Documents come back without an event.
         if let Some(record) = name.exact() {
-            self.store.look_again(&[record]).await?;
+            self.store.look_again(vec![record]).await?;
         }
         self.store.with(READ_WITHIN, |catalogue| catalogue.find(name)).await.ok_or(Error::Unread)?
     }
@@ -181,7 +181,7 @@ impl Images {
     /// Takes in what a pull has recorded, so that whoever has seen it end finds its image. Best effort: the events of
     /// the records come, too.
     pub async fn pulled(&self, records: &[String]) {
-        if let Err(error) = self.store.look_again(records).await {
+        if let Err(error) = self.store.look_again(records.to_vec()).await {
             tracing::debug!(%error, "the records of a pull are left to their events");
         }
     }
@@ -199,7 +199,7 @@ impl Images {
         self.containerd.delete_image(last, Collect::Now).await?;
         let found = catalogue.find(name)?;
         let forgotten = self.forgotten(found.as_ref().map_or(last, |image| image.inspected.id.as_str()));
-        let (looked, ()) = tokio::join!(self.store.look_again(&records), forgotten);
+        let (looked, ()) = tokio::join!(self.store.look_again(records.clone()), forgotten);
         Ok(looked?)
     }
 

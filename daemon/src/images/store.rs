@@ -108,13 +108,13 @@ impl Store {
     }
 
     /// Looks at these records again, and returns when the catalogue has what containerd has of them.
-    pub(super) async fn look_again(&self, names: &[String]) -> Result<(), Error> {
+    pub(super) async fn look_again(&self, names: Vec<String>) -> Result<(), Error> {
         let _look = self.look.lock().await;
         if self.catalogue().is_none() {
             // All of it is going to be read.
             return Ok(());
         }
-        let looks = names.iter().cloned().map(async |name| self.look_at(&name).await);
+        let looks = names.into_iter().map(async |name| self.look_at(&name).await);
         let mut looks = futures_util::stream::iter(looks).buffer_unordered(AT_ONCE);
         while let Some(looked) = looks.next().await {
             looked?;
@@ -262,7 +262,7 @@ impl Keeper {
                 }
                 next = if names.len() < BATCH { events.next().now_or_never() } else { None };
             }
-            self.store.look_again(&names.into_iter().collect::<Vec<_>>()).await?;
+            self.store.look_again(names.into_iter().collect()).await?;
             if let Some(mark) = seen {
                 self.store.seen.send_if_modified(|seen| std::mem::replace(seen, mark.max(*seen)) < mark);
             }
