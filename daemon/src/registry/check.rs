@@ -7,12 +7,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::credentials_file::{CredentialsFile, CredentialsFileError};
-use super::hosts::{self, Host, Scheme};
+use super::hosts::{self, DEFAULT_DIRECTORY as DEFAULT, Host, Scheme};
 use super::hosts_toml::HostsError;
 use crate::cause::chain;
-
-/// The directory for registries without one of their own.
-const DEFAULT: &str = "_default";
 
 /// What a check found.
 #[derive(Debug, Default)]
@@ -54,6 +51,12 @@ impl Report {
         {
             let (directory, first) = (directory.display(), first.display());
             self.warnings.push(format!("{directory} has no effect: {first} comes first"));
+        }
+        if domain.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            self.warnings.push(format!(
+                "{} is only for images that spell the registry so: name it in lower case",
+                directory.display()
+            ));
         }
         let reading = hosts::read(directory, &domain);
         for (line, key) in reading.unknown {
@@ -176,6 +179,17 @@ mod tests {
             ]
         );
         assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
+    }
+
+    #[test]
+    fn a_directory_in_upper_case_is_warned_of() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "Reg.test", "");
+        let report = check(&[root.path().into()], None);
+        let at = root.path().display();
+        let expected =
+            format!("{at}/Reg.test is only for images that spell the registry so: name it in lower case");
+        assert_eq!(report.warnings, [expected]);
     }
 
     #[test]

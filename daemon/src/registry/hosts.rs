@@ -17,6 +17,9 @@ pub(super) const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Docker Hub: the name in references, and the host that answers for it.
 const HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 
+/// The directory for registries without one of their own.
+pub(super) const DEFAULT_DIRECTORY: &str = "_default";
+
 /// How a host speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
@@ -136,13 +139,18 @@ pub(super) fn directory(config_path: &[PathBuf], domain: &str) -> Result<Option<
     Ok(None)
 }
 
-/// Directory names for a domain, first one first, as containerd looks them up.
+/// Directory names for a domain, first one first, as containerd looks them up; and then in lower case, since a host is
+/// the same in any case. To containerd it is another one, and its mirrors are passed by.
 fn names(domain: &str) -> Vec<String> {
     let mut names = Vec::new();
-    if let (host, Some(port)) = split_port(domain) {
-        names.push(format!("{host}_{port}_"));
+    let lower = domain.to_ascii_lowercase();
+    for domain in [domain].into_iter().chain((lower != domain).then_some(lower.as_str())) {
+        if let (host, Some(port)) = split_port(domain) {
+            names.push(format!("{host}_{port}_"));
+        }
+        names.push(domain.to_owned());
     }
-    names.extend([domain.to_owned(), "_default".to_owned()]);
+    names.push(DEFAULT_DIRECTORY.to_owned());
     names
 }
 
@@ -231,6 +239,7 @@ mod tests {
         assert_eq!(names("h:5000"), ["h_5000_", "h:5000", "_default"]);
         assert_eq!(names("h"), ["h", "_default"]);
         assert_eq!(names("[::1]"), ["[::1]", "_default"]);
+        assert_eq!(names("H:5000"), ["H_5000_", "H:5000", "h_5000_", "h:5000", "_default"]);
         for (name, domain) in [
             ("h_5000_", "h:5000"),
             ("h:5000", "h:5000"),
@@ -239,6 +248,22 @@ mod tests {
             ("a_b_", "a_b_"),
         ] {
             assert_eq!(domain_of(name), domain);
+        }
+    }
+
+    /// Fault 7.
+    #[test]
+    fn a_registry_in_upper_case_has_the_mirrors_of_the_one_in_lower_case() {
+        let root = tempfile::tempdir().unwrap();
+        let first = || load(&[root.path().to_path_buf()], "Reg.Test:1").unwrap()[0].authority.clone();
+        assert_eq!(first(), "Reg.Test:1");
+        for (name, mirror) in
+            [("_default", "a"), ("reg.test:1", "b"), ("reg.test_1_", "c"), ("Reg.Test:1", "d")]
+        {
+            let directory = root.path().join(name);
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join("hosts.toml"), format!("[host.\"https://{mirror}\"]")).unwrap();
+            assert_eq!(first(), mirror);
         }
     }
 
