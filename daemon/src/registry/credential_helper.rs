@@ -104,7 +104,7 @@ pub(super) async fn ask(directories: &OsStr, query: &HelperQuery) -> Result<Opti
     let secret = Secret::new(secret);
     Ok(Some(match username.as_str() {
         TOKEN_USER => Login::IdentityToken(secret),
-        _ => Login::Password { username, password: secret },
+        _ => Login::Password { username: username.into(), password: secret },
     }))
 }
 

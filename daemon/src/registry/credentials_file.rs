@@ -193,7 +193,7 @@ impl<'de> Deserialize<'de> for Auth {
         Ok(Self(if let Some(token) = given(written.identitytoken) {
             Some(Login::IdentityToken(Secret::new(token)))
         } else if let Some(username) = given(written.username) {
-            Some(Login::Password { username, password: Secret::new(password) })
+            Some(Login::Password { username: username.into(), password: Secret::new(password) })
         } else if written.auth.is_some() {
             written.auth
         } else {

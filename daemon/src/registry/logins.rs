@@ -125,7 +125,7 @@ mod tests {
         let node = CredentialsFile::parse(Path::new("c"), NODE).unwrap();
         let chosen = logins.choose(host, &repository, &credentials, &node).await.unwrap();
         match chosen.login {
-            Login::Password { username, .. } => Some((username, chosen.fallback)),
+            Login::Password { username, .. } => Some((String::from_utf8(username).unwrap(), chosen.fallback)),
             _ => None,
         }
     }

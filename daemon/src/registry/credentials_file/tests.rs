@@ -11,7 +11,7 @@ fn user(name: &str) -> Login {
 /// The user that the file has for a host, which is named after the key it was found under.
 fn user_for(file: &CredentialsFile, host: &str, path: &str) -> String {
     match file.find(&server_of(host), path).login {
-        Some(Login::Password { username, .. }) => username,
+        Some(Login::Password { username, .. }) => String::from_utf8(username).unwrap(),
         other => format!("{other:?}"),
     }
 }

@@ -67,6 +67,46 @@ async fn a_password_goes_by_form_first_and_by_basic_where_that_is_unknown() {
     }
 }
 
+#[tokio::test]
+async fn a_user_without_a_password_gets_an_anonymous_token() {
+    let tokens = Fake::start(|request| match (request.method(), request.header("authorization")) {
+        ("GET", None) => Reply::ok(r#"{"token":"canary-token"}"#),
+        _ => Reply::status(401),
+    })
+    .await;
+    let fake = bearer_registry(&tokens, "").await;
+    let user = Credentials::new(Given { username: USER, ..Given::default() }).unwrap();
+    registry().resolve(&repository(&fake), "1", &user).await.unwrap();
+    assert_eq!(tokens.received().len(), 1);
+}
+
+#[tokio::test]
+async fn a_password_without_a_user_is_a_refresh_token() {
+    let tokens = Fake::start(|_| Reply::ok(r#"{"token":"canary-token"}"#)).await;
+    let fake = bearer_registry(&tokens, "").await;
+    let token = Credentials::new(Given { auth: "OlJFRlI=", ..Given::default() }).unwrap();
+    registry().resolve(&repository(&fake), "1", &token).await.unwrap();
+    let form = &tokens.received()[0].body;
+    assert!(form.contains("grant_type=refresh_token&refresh_token=REFR&"), "{form}");
+}
+
+#[tokio::test]
+async fn a_password_that_is_not_utf_8_is_proved_as_it_is() {
+    // `u:x` and a byte of Latin-1.
+    let latin = Credentials::new(Given { auth: "dTp4\n8A==", ..Given::default() }).unwrap();
+    let tokens = Fake::start(|_| Reply::ok(r#"{"token":"canary-token"}"#)).await;
+    let fake = bearer_registry(&tokens, "").await;
+    registry().resolve(&repository(&fake), "1", &latin).await.unwrap();
+    let form = &tokens.received()[0].body;
+    assert!(form.contains("username=u&password=x%F0&"), "{form}");
+    let fake = Fake::start(|request| match request.header("authorization") {
+        Some("Basic dTp48A==") => manifest(),
+        _ => Reply::status(401).header("www-authenticate", "Basic"),
+    })
+    .await;
+    registry().resolve(&repository(&fake), "1", &latin).await.unwrap();
+}
+
 /// Fault 18.
 #[tokio::test]
 async fn a_token_that_died_in_the_cache_is_replaced_within_the_call() {
