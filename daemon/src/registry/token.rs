@@ -39,8 +39,8 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Obtains the token. With a secret the `OAuth2` form is sent first; token servers that do not know it are asked
-    /// the older way, with GET. `own_headers` are those configured for the realm's origin.
+    /// Obtains the token. With a secret the `OAuth2` form is sent first; token servers that do not know it, or send it
+    /// elsewhere, are asked the older way, with GET. `own_headers` are those configured for the realm's origin.
     pub(super) async fn fetch(
         self,
         wire: Arc<Wire>,
@@ -54,7 +54,8 @@ impl Order {
             let url = self.realm.clone();
             match wire.send(request(Method::POST, url, form_headers, Some(form), &transport)).await {
                 Ok(answer) if !refuses_form(answer.response.status()) => return self.read(answer).await,
-                Ok(_) => {}
+                // Refused, or redirected without end or to nowhere.
+                Ok(_) | Err(Failure::Unusable { .. }) => {}
                 Err(failure) => return Err(failure),
             }
             if let Some(value) = basic(&self.login) {
@@ -132,9 +133,9 @@ impl Order {
     }
 }
 
-/// Whether a token server does not take the form.
+/// Whether a token server does not take the form: it refuses it, or wants it sent to where it is not for.
 fn refuses_form(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 400 | 401 | 404 | 405)
+    status.is_redirection() || matches!(status.as_u16(), 400 | 401 | 404 | 405)
 }
 
 fn request(
