@@ -62,6 +62,19 @@ pub enum Error {
     /// The index has nothing for this machine.
     #[error(transparent)]
     Platform(#[from] NoPlatform),
+    /// The index has an image that containerd would not find.
+    #[error(
+        "the index {digest} names an artifact of type `{artifact_type}` before the image {image}: containerd takes the \
+         first entry for the platform, and finds no image; the index must name the image first, or its platform"
+    )]
+    Shadowed {
+        /// Digest of the index.
+        digest: Digest,
+        /// Digest of the image's manifest.
+        image: Digest,
+        /// What the first entry says that it is.
+        artifact_type: String,
+    },
     /// Indexes point to indexes without end.
     #[error("the image nests more than {limit} indexes in one another")]
     Nesting {
@@ -82,9 +95,10 @@ pub enum Error {
         /// What containerd said.
         source: containerd::Error,
     },
-    /// containerd has the image, and its CRI does not show it.
+    /// containerd had the image, and its CRI did not show it.
     #[error(
-        "the image is complete in containerd, but its CRI plugin does not show it after {} s; see containerd's log",
+        "the image was complete in containerd, but its CRI plugin did not show it within {} s, so its records were \
+         taken back; see containerd's log",
         .waited.as_secs()
     )]
     NotPublished {
@@ -116,7 +130,8 @@ impl Error {
         }
     }
 
-    /// Whether the same pull may succeed later without anybody changing anything.
+    /// Whether the same pull may succeed later without anybody changing anything. An image that CRI does not show may
+    /// be one that it cannot read, or it is slow: for the second, what was fetched is worth keeping.
     pub fn is_transient(&self) -> bool {
         let away = |error: &containerd::Error| error.is_away() || error.kind() == containerd::Kind::Locked;
         let fetched = |error: &fetch::Error| match error {
@@ -137,6 +152,7 @@ impl Error {
             | Self::Artifact { .. }
             | Self::Algorithm { .. }
             | Self::Platform(_)
+            | Self::Shadowed { .. }
             | Self::Nesting { .. }
             | Self::Plan(_)
             | Self::Unpack(_) => false,

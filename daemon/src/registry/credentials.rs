@@ -1,5 +1,6 @@
 //! Who is asking: the credentials of one pull, as the caller of the CRI gave them, and which registry they are for.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use base64::Engine as _;
@@ -35,8 +36,8 @@ pub struct Given<'a> {
 /// Why the given fields are no credentials. Never carries any part of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsError {
-    /// `auth` is not base64 of a UTF-8 text.
-    #[error("the auth field of the credentials is not base64 of a text `user:password`")]
+    /// `auth` is not base64.
+    #[error("the auth field of the credentials is not base64 of `user:password`")]
     Encoding,
     /// `auth` has no colon.
     #[error("the auth field of the credentials holds no colon: expected base64 of `user:password`")]
@@ -56,7 +57,7 @@ pub struct Credentials {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Login {
     Anonymous,
-    Password { username: String, password: Secret },
+    Password { username: Vec<u8>, password: Secret },
     IdentityToken(Secret),
     RegistryToken(Secret),
 }
@@ -119,34 +120,52 @@ impl Login {
         let (pair, parts) = match self {
             Self::Anonymous => return text.to_owned(),
             Self::Password { username, password } => {
-                (format!("{username}:{}", password.expose()), vec![password.expose(), username.as_str()])
+                (pair(username, password), vec![password.expose(), username.as_slice()])
             }
             Self::IdentityToken(secret) | Self::RegistryToken(secret) => {
-                (format!(":{}", secret.expose()), vec![secret.expose()])
+                (pair(b"", secret), vec![secret.expose()])
             }
         };
         // The pair first: its base64 holds that of a part of it only by chance.
-        without([pair.as_str()].into_iter().chain(parts), text)
+        without([pair.as_slice()].into_iter().chain(parts), text)
     }
 }
 
 /// `text` without these secrets, in any spelling that they may have been quoted in.
-pub(super) fn without<'a>(secrets: impl IntoIterator<Item = &'a str>, text: &str) -> String {
-    let spellings = secrets.into_iter().filter(|secret| !secret.is_empty()).flat_map(spellings);
+pub(super) fn without<'a, S: AsRef<[u8]> + ?Sized + 'a>(
+    secrets: impl IntoIterator<Item = &'a S>,
+    text: &str,
+) -> String {
+    let secrets = secrets.into_iter().map(AsRef::as_ref).filter(|secret| !secret.is_empty());
+    let spellings = secrets.flat_map(spellings);
     spellings.fold(text.to_owned(), |text, spelling| text.replace(&spelling, REDACTED))
 }
 
-/// How a text comes to stand in a header, a form or a URL.
-fn spellings(text: &str) -> [String; 4] {
-    let form = form_encoded(text);
-    [BASE64.encode(text), form.replace('+', "%20"), form, text.to_owned()]
+/// How a secret comes to stand in a header, a form, a URL or a text.
+fn spellings(secret: &[u8]) -> [String; 4] {
+    let form = form([("", secret)]);
+    let form = form.trim_start_matches('=').to_owned();
+    [BASE64.encode(secret), form.replace('+', "%20"), form, String::from_utf8_lossy(secret).into_owned()]
 }
 
-fn form_encoded(text: &str) -> String {
-    // The URL library is the one at hand that writes forms; only the query is used.
-    let url = reqwest::Url::parse_with_params("http://form/", [(text, "")]).ok();
-    let query = url.as_ref().and_then(|url| url.query()).unwrap_or_default();
-    query.trim_end_matches('=').to_owned()
+/// `user:password`, as it is proved directly. A token stands for a password without a user.
+pub(super) fn pair(username: &[u8], secret: &Secret) -> Vec<u8> {
+    [username, b":", secret.expose()].concat()
+}
+
+/// The fields of a form, encoded.
+pub(super) fn form<'a>(fields: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> String {
+    /// What `latin` made the text of.
+    fn bytes(text: &str) -> Cow<'_, [u8]> {
+        text.chars().filter_map(|character| u8::try_from(character).ok()).collect()
+    }
+    // The URL library is the one at hand that writes forms; only the query is used. It takes texts, so each byte goes
+    // through it as the character of its number.
+    let latin = |value: &[u8]| value.iter().copied().map(char::from).collect::<String>();
+    let mut url = reqwest::Url::parse("http://form/").expect("it is a URL");
+    let fields = fields.into_iter().map(|(name, value)| (name, latin(value)));
+    url.query_pairs_mut().encoding_override(Some(&bytes)).extend_pairs(fields);
+    url.query().unwrap_or_default().to_owned()
 }
 
 /// Docker writes `auth` padded, others do not; both are read.
@@ -155,13 +174,22 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Reads base64 of `user:password`.
+/// Reads base64 of `user:password`, with line breaks where a tool has wrapped it. What has no user is a refresh token,
+/// as containerd has it.
 pub(super) fn decode(auth: &str) -> Result<Login, CredentialsError> {
-    let bytes = BASE64.decode(auth.trim()).map_err(|_| CredentialsError::Encoding)?;
-    let text = String::from_utf8(bytes).map_err(|_| CredentialsError::Encoding)?;
-    let (username, password) = text.split_once(':').ok_or(CredentialsError::Colon)?;
+    let auth: String = auth.trim().chars().filter(|character| !matches!(character, '\r' | '\n')).collect();
+    let bytes = BASE64.decode(auth).map_err(|_| CredentialsError::Encoding)?;
+    let colon = bytes.iter().position(|&byte| byte == b':').ok_or(CredentialsError::Colon)?;
+    let (username, mut password) = (&bytes[..colon], &bytes[colon + 1..]);
     // Docker's credential store pads the password with NULs.
-    Ok(Login::Password { username: username.into(), password: Secret::new(password.trim_end_matches('\0')) })
+    while let Some(shorter) = password.strip_suffix(b"\0") {
+        password = shorter;
+    }
+    Ok(match (username, password) {
+        (b"", b"") => Login::Anonymous,
+        (b"", token) => Login::IdentityToken(Secret::new(token)),
+        _ => Login::Password { username: username.into(), password: Secret::new(password) },
+    })
 }
 
 /// The `host[:port]` of a server address in any of its spellings, with Docker Hub's names made one.
@@ -231,12 +259,29 @@ mod tests {
     }
 
     #[test]
-    fn broken_auth_is_refused_without_being_shown() {
-        for (auth, error) in [
-            ("c2VjcmV0", CredentialsError::Colon),
-            ("secret!", CredentialsError::Encoding),
-            ("/w==", CredentialsError::Encoding),
+    fn auth_is_read_as_containerd_reads_it() {
+        let password = |username: &[u8], password: &[u8]| Login::Password {
+            username: username.into(),
+            password: Secret::new(password),
+        };
+        for (auth, expected) in [
+            ("dTpw", password(b"u", b"p")),
+            ("\ndT\r\npw\n", password(b"u", b"p")),
+            ("dTo", password(b"u", b"")),
+            ("dTr/", password(b"u", b"\xff")),
+            ("/zpw", password(b"\xff", b"p")),
+            ("OlJFRlI=", Login::IdentityToken(Secret::new("REFR"))),
+            ("Og==", Login::Anonymous),
         ] {
+            let read = Credentials::new(Given { auth, ..Given::default() }).unwrap();
+            assert_eq!(read.login, expected, "{auth:?}");
+        }
+    }
+
+    #[test]
+    fn broken_auth_is_refused_without_being_shown() {
+        for (auth, error) in [("c2VjcmV0", CredentialsError::Colon), ("secret!", CredentialsError::Encoding)]
+        {
             assert_eq!(Credentials::new(Given { auth, ..Given::default() }), Err(error));
             assert!(!error.to_string().contains(auth));
         }
@@ -262,6 +307,10 @@ mod tests {
         let token = login(Given { identity_token: "t/k", ..Given::default() });
         for quoted in ["t/k", "t%2Fk", "dC9r", "OnQvaw=="] {
             assert_eq!(token.scrub(&format!("no <{quoted}>")), "no <[redacted]>", "{quoted}");
+        }
+        let latin = login(Given { auth: "dTp48A==", ..Given::default() });
+        for quoted in ["x%F0", "ePA=", "dTp48A==", "x\u{fffd}"] {
+            assert_eq!(latin.scrub(&format!("no <{quoted}>")), "no <[redacted]>", "{quoted}");
         }
         assert_eq!(Login::Anonymous.scrub("no"), "no");
         // An empty password is everywhere.

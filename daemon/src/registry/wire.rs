@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use reqwest::{Client, Response, Url};
 
@@ -152,7 +152,7 @@ impl Wire {
 
     /// Sends a request and follows its redirects. Any status may come back.
     pub(super) async fn send(&self, request: Request) -> Result<Answer, Failure> {
-        let Request { method, url: first, headers, origin_headers, body, transport } = request;
+        let Request { mut method, url: first, headers, mut origin_headers, mut body, transport } = request;
         let mut url = first.clone();
         let mut from_origin = true;
         for _ in 0..=REDIRECTS {
@@ -171,7 +171,16 @@ impl Wire {
             let response = self.once(&method, &url, headers, body.clone(), &transport).await?;
             match redirect(&method, &url, &response)? {
                 Some(next) if body.is_none() => url = next,
-                // A form holds secrets; where it goes is not for a redirect to say.
+                // A form holds secrets: it goes to the origin that it is for, and nowhere else.
+                Some(next) if next.origin() == first.origin() => {
+                    let status = response.status();
+                    if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
+                        // After the others it is left, as Go and browsers do.
+                        (method, body) = (Method::GET, None);
+                        origin_headers.remove(CONTENT_TYPE);
+                    }
+                    url = next;
+                }
                 _ => {
                     let authorization = origin_headers.get(AUTHORIZATION).cloned();
                     return Ok(Answer { method, url, from_origin, response, authorization, proved: None });
@@ -231,7 +240,7 @@ impl Answer {
 
     /// The media type without its parameters, in lower case.
     pub(super) fn media_type(&self) -> Option<String> {
-        let text = self.header(http::header::CONTENT_TYPE)?;
+        let text = self.header(CONTENT_TYPE)?;
         Some(text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
     }
 
