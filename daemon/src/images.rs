@@ -109,9 +109,10 @@ impl Images {
         (Self { config, containerd, node, store, usage, sampler }, keeper)
     }
 
-    /// All images whose documents can be read, by image ID.
+    /// All images whose documents can be read, by image ID. kubelet's status loop asks for them, and is not to hang while
+    /// containerd is away.
     pub async fn list(&self) -> Result<Vec<Arc<Image>>, Error> {
-        self.node.table().await?;
+        self.node.table_soon().await?;
         self.store.settle().await?;
         self.store.with(READ_WITHIN, Catalogue::images).await.ok_or(Error::Unread)
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use drayd_proto::cri::Image;
 use drayd_tests::bed::Bed;
 use drayd_tests::containerd::NATIVE_HANDLER;
 use drayd_tests::cri::Cri;
@@ -49,7 +50,7 @@ async fn restarts(bed: Stage) -> Result<()> {
     let before = drayd.cri().list().await?;
     ensure!(before.len() == 3, "{before:#?}");
     let same = async |cri: Cri, after: &str| {
-        let listed = cri.list().await?;
+        let listed = listed_again(&cri).await?;
         ensure!(listed == before, "after {after}: {listed:#?}\nnot {before:#?}");
         for image in &before {
             let status = cri.image(&image.id).await?;
@@ -67,6 +68,21 @@ async fn restarts(bed: Stage) -> Result<()> {
     bed.containerd.restart().await?;
     drayd = stage::start(&bed, "", &[])?;
     same(drayd.cri(), "a crash of both").await
+}
+
+/// The list as soon as drayd is at containerd again.
+async fn listed_again(cri: &Cri) -> Result<Vec<Image>> {
+    let mut listed = Vec::new();
+    wait::until("drayd is back at containerd", SECONDS, async || match cri.list().await {
+        Ok(images) => {
+            listed = images;
+            Ok(true)
+        }
+        Err(status) if status.code() == Code::Unavailable => Ok(false),
+        Err(status) => Err(status.into()),
+    })
+    .await?;
+    Ok(listed)
 }
 
 /// How calls about images end, by name.
@@ -95,7 +111,8 @@ async fn without_containerd(bed: Stage) -> Result<()> {
         let status = outcome.err().with_context(|| format!("{call} is answered without containerd"))?;
         ensure!(status.code() == Code::Unavailable, "{call}: {status:?}");
     }
-    ensure!(cri.list().await? == before, "{:#?}", cri.list().await?);
+    let listed = listed_again(&cri).await?;
+    ensure!(listed == before, "{listed:#?}\nnot {before:#?}");
     ensure!(cri.image(&id).await?.is_some(), "{id} is gone");
     Ok(())
 }
@@ -136,7 +153,8 @@ async fn odd_across_restarts(bed: Stage) -> Result<()> {
     for _ in 0..2 {
         ensure!(cri.list().await?.len() == 1, "{:#?}", cri.list().await?);
         bed.containerd.restart().await?;
-        ensure!(cri.list().await?.len() == 1, "{:#?}", cri.list().await?);
+        let listed = listed_again(&cri).await?;
+        ensure!(listed.len() == 1, "{listed:#?}");
     }
     let events = drayd.events();
     for name in names {
