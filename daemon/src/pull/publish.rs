@@ -9,12 +9,15 @@ use crate::oci::{Digest, Reference};
 
 /// CRI handles image events one by one and gives each up to 10 s.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// For the name after that. CRI takes in the records of one image at about the same time, but a name of which it could
+/// once make no image is looked at again only after a wait that grows to minutes.
+const NAME_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest pause between two looks.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Returns when CRI knows the ID, and knows the reference. What the reference means is not asked: a tag that moved
-/// meanwhile is another pull's, and this one's ID can be used all the same. A containerd or a namespace without a CRI
-/// has nobody to wait for.
+/// Returns when CRI knows the ID, without which no container can be made, and knows the reference if that comes soon.
+/// What the reference means is not asked: a tag that moved meanwhile is another pull's, and this one's ID can be used
+/// all the same. A containerd or a namespace without a CRI has nobody to wait for.
 pub(super) async fn publish(
     containerd: &Containerd,
     reference: &Reference,
@@ -23,16 +26,25 @@ pub(super) async fn publish(
     if !containerd.has_cri() {
         return Ok(());
     }
-    let shown = async {
-        shows(containerd, image_id.as_str(), |id| id == image_id.as_str()).await?;
-        shows(containerd, &reference.to_string(), |_| true).await
-    };
-    match tokio::time::timeout(DEADLINE, shown).await {
-        Ok(Err(error)) if error.kind() == Kind::Unimplemented => Ok(()),
-        Ok(shown) => {
-            shown.map_err(|source| Error::Containerd { step: "see the image in containerd's CRI", source })
+    let failed = |source| Error::Containerd { step: "see the image in containerd's CRI", source };
+    let by_id = shows(containerd, image_id.as_str(), |id| id == image_id.as_str());
+    match tokio::time::timeout(DEADLINE, by_id).await {
+        Ok(Err(error)) if error.kind() == Kind::Unimplemented => return Ok(()),
+        Ok(shown) => shown.map_err(failed)?,
+        Err(_) => return Err(Error::NotPublished { waited: DEADLINE }),
+    }
+    let reference = reference.to_string();
+    match tokio::time::timeout(NAME_DEADLINE, shows(containerd, &reference, |_| true)).await {
+        Ok(shown) => shown.map_err(failed),
+        Err(_) => {
+            tracing::warn!(
+                reference,
+                "containerd's CRI does not show the name after {} s: it had no image under it before, and looks again \
+                 within 5 minutes; until then containers can be made by the image ID alone",
+                NAME_DEADLINE.as_secs()
+            );
+            Ok(())
         }
-        Err(_) => Err(Error::NotPublished { waited: DEADLINE }),
     }
 }
 
