@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::credentials::{Login, decode, server_of};
+use super::hosts::line_of_flaw;
 use super::secret::Secret;
 
 /// The name that Docker files credentials of its Hub under, and asks helpers for them.
@@ -84,7 +85,7 @@ impl CredentialsFile {
         let bytes =
             fs::read(path).map_err(|source| CredentialsFileError::Read { path: path.into(), source })?;
         let text = std::str::from_utf8(&bytes).map_err(|error| {
-            let line = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
+            let line = line_of_flaw(&bytes, error);
             CredentialsFileError::Content { path: path.into(), line, reason: "not UTF-8".into() }
         })?;
         Self::parse(path, text)
