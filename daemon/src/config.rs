@@ -227,6 +227,13 @@ pub struct Pull {
     #[serde(with = "written")]
     #[schemars(with = "String")]
     pub progress_timeout: Option<Duration>,
+    /// Ask the registry in every pull whether the credentials that came with it may see the image. Otherwise a pull by
+    /// digest asks for nothing if the image is complete on this node and the registry has let the same credentials see
+    /// it since drayd was started; credentials that are new to drayd are always proved, and a pull by tag always asks.
+    /// kubelet pulls images again that are on the node, to prove a pod's secrets (its feature
+    /// KubeletEnsureSecretPulledImages): set this if secrets that are withdrawn at the registry must stop working at
+    /// once.
+    pub always_verify_credentials: bool,
 }
 
 impl Default for Pull {
@@ -234,6 +241,7 @@ impl Default for Pull {
         Self {
             max_concurrent_downloads: NonZeroUsize::new(3),
             progress_timeout: Some(Duration::from_secs(5 * 60)),
+            always_verify_credentials: false,
         }
     }
 }

@@ -108,6 +108,7 @@ fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Resu
     let settings = pull::Config {
         progress_timeout: config.pull.progress_timeout,
         keep_layers: config.unpack.keep_layers,
+        always_verify_credentials: config.pull.always_verify_credentials,
     };
     Ok(Puller::new(settings, containerd.clone(), node.clone(), fetcher))
 }

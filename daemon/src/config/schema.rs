@@ -133,6 +133,7 @@ mod tests {
                 "registry.download_rate",
                 "pull.max_concurrent_downloads",
                 "pull.progress_timeout",
+                "pull.always_verify_credentials",
                 "unpack.engine",
                 "unpack.keep_layers",
                 "metrics.address",

@@ -44,6 +44,7 @@ fn every_key_takes_another_value() {
         [pull]
         max_concurrent_downloads = 0
         progress_timeout = "0"
+        always_verify_credentials = true
         [unpack]
         engine = "differ"
         keep_layers = false
@@ -80,7 +81,11 @@ fn every_key_takes_another_value() {
             range_size: Size(512 << 10),
             download_rate: Some(Size(50 << 20)),
         },
-        pull: Pull { max_concurrent_downloads: None, progress_timeout: None },
+        pull: Pull {
+            max_concurrent_downloads: None,
+            progress_timeout: None,
+            always_verify_credentials: true,
+        },
         unpack: Unpack { engine: Engine::Differ, keep_layers: false },
         metrics: Metrics { address: Some(SocketAddr::from(([127, 0, 0, 1], 9095))) },
         log: Log { level: Level::Trace, format: Format::Json },

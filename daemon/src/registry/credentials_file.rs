@@ -39,7 +39,7 @@ pub enum CredentialsFileError {
 }
 
 /// The credentials of one file.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(super) struct CredentialsFile {
     /// In the order of the file.
     entries: Vec<Entry>,
@@ -49,7 +49,7 @@ pub(super) struct CredentialsFile {
     helpers: BTreeMap<String, String>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 struct Entry {
     /// As it is written.
     key: String,
