@@ -36,6 +36,9 @@ use crate::cri::socket::{Group, Mode};
 /// Where the configuration file is when the command line does not name one.
 pub const DEFAULT_PATH: &str = "/etc/drayd/config.toml";
 
+/// Twice what the longest call to containerd under a lease may take, the commit of a snapshot.
+const SHORT_LEASE: Duration = Duration::from_secs(20 * 60);
+
 /// All settings, one field for each section of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -234,6 +237,13 @@ pub struct Pull {
     /// KubeletEnsureSecretPulledImages): set this if secrets that are withdrawn at the registry must stop working at
     /// once.
     pub always_verify_credentials: bool,
+    /// How long containerd keeps what a pull has brought when drayd dies in the middle of it, for the next pull of the
+    /// same image to continue from. It is the lifetime of the pull's lease in containerd, which a pull that lasts longer
+    /// renews in time. A duration above zero, such as `24h`; below `20m` it may expire while containerd works on a
+    /// single layer.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub lease_lifetime: Duration,
 }
 
 impl Default for Pull {
@@ -242,6 +252,8 @@ impl Default for Pull {
             max_concurrent_downloads: NonZeroUsize::new(3),
             progress_timeout: Some(Duration::from_secs(5 * 60)),
             always_verify_credentials: false,
+            // As long as containerd's own pulls hold theirs.
+            lease_lifetime: Duration::from_secs(24 * 3600),
         }
     }
 }
@@ -357,6 +369,12 @@ pub fn warnings(config: &Config) -> Vec<String> {
     if config.snapshotter.handlers.contains_key("") {
         warnings
             .push("[snapshotter.handlers] maps a handler without a name, which no pod can ask for".into());
+    }
+    if config.pull.lease_lifetime < SHORT_LEASE {
+        warnings.push(
+            "`lease_lifetime` in [pull] is below 20m: it may expire while containerd works on a single layer"
+                .into(),
+        );
     }
     if config.metrics.address.is_some() {
         warnings.push("`address` in [metrics] is reserved: this version does not serve metrics".into());

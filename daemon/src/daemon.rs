@@ -109,6 +109,7 @@ fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Resu
         progress_timeout: config.pull.progress_timeout,
         keep_layers: config.unpack.keep_layers,
         always_verify_credentials: config.pull.always_verify_credentials,
+        lease_lifetime: config.pull.lease_lifetime,
     };
     Ok(Puller::new(settings, containerd.clone(), node.clone(), fetcher))
 }

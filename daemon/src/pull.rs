@@ -42,6 +42,8 @@ pub struct Config {
     pub keep_layers: bool,
     /// Whether the registry is asked even for what is known to be the image, and known to be shown to the caller.
     pub always_verify_credentials: bool,
+    /// How long what a pull has made outlives a crash. Pulls that last longer renew their lease.
+    pub lease_lifetime: Duration,
 }
 
 /// A pull that is going to be done.
@@ -75,8 +77,8 @@ impl Puller {
     pub fn new(config: Config, containerd: Containerd, node: Node, fetcher: Fetcher) -> Self {
         let fetcher = Arc::new(fetcher);
         Self {
+            leases: Leases::new(containerd.clone(), config.lease_lifetime),
             config,
-            leases: Leases::new(containerd.clone()),
             containerd,
             node,
             unpacker: Unpacker::new(Arc::clone(&fetcher)),
@@ -147,11 +149,14 @@ impl Puller {
             None => resolve::name(&self.fetcher, &source, reference, meter).await?,
         };
         let held = self.leases.hold(&reference.to_string()).await;
-        let held = held.map_err(|source| Error::Containerd { step: "make the lease of the pull", source })?;
-        let containerd = self.containerd.under(held.lease());
+        let mut held =
+            held.map_err(|source| Error::Containerd { step: "make the lease of the pull", source })?;
+        let containerd = self.containerd.under(held.current());
         let (meter, keep_layers) = (Arc::clone(meter), self.config.keep_layers);
         let context = Context { containerd, source, meter, keep_layers };
-        let result = self.walk(order, &context, named).await;
+        // Boxed: it is large, and every future around it would hold it.
+        let walk = Box::pin(self.walk(order, &context, named));
+        let result = held.during(walk).await;
         match &result {
             // The caller need not wait for a second silence: dropped, the lease is deleted behind its back.
             Err(error) if error.containerd_is_away() => drop(held),

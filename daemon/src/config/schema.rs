@@ -134,6 +134,7 @@ mod tests {
                 "pull.max_concurrent_downloads",
                 "pull.progress_timeout",
                 "pull.always_verify_credentials",
+                "pull.lease_lifetime",
                 "unpack.engine",
                 "unpack.keep_layers",
                 "metrics.address",

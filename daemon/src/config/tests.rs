@@ -45,6 +45,7 @@ fn every_key_takes_another_value() {
         max_concurrent_downloads = 0
         progress_timeout = "0"
         always_verify_credentials = true
+        lease_lifetime = "12h"
         [unpack]
         engine = "differ"
         keep_layers = false
@@ -85,6 +86,7 @@ fn every_key_takes_another_value() {
             max_concurrent_downloads: None,
             progress_timeout: None,
             always_verify_credentials: true,
+            lease_lifetime: Duration::from_secs(12 * 3600),
         },
         unpack: Unpack { engine: Engine::Differ, keep_layers: false },
         metrics: Metrics { address: Some(SocketAddr::from(([127, 0, 0, 1], 9095))) },

@@ -1,21 +1,49 @@
 //! Leases: what keeps content and snapshots from collection while a pull runs. A lease always carries an expiry, so
-//! that a crash of drayd is reclaimed by containerd itself.
+//! that a crash of drayd is reclaimed by containerd itself. containerd has no call that prolongs one: work that lasts
+//! goes from one lease to the next.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use containerd_client::services::v1::leases_client::LeasesClient;
-use containerd_client::services::v1::{AddResourceRequest, CreateRequest, DeleteRequest, Resource};
+use containerd_client::services::v1::{
+    AddResourceRequest, CreateRequest, DeleteRequest, ListResourcesRequest, Resource,
+};
 use prost_types::Timestamp;
 use tonic::metadata::{Ascii, MetadataValue};
 
-use super::{Containerd, Error, Kind, labels};
+use super::{Containerd, Error, Kind, MAX_MESSAGE, labels};
 
 /// A lease that was made and not yet deleted.
 #[derive(Debug)]
 pub struct Lease {
     id: String,
     header: MetadataValue<Ascii>,
+}
+
+/// The lease that calls are under, for all handles of one piece of work: the next one takes its place while they are in
+/// use.
+#[derive(Clone, Debug)]
+pub struct CurrentLease(
+    /// Guards the header; never held across an await.
+    Arc<Mutex<MetadataValue<Ascii>>>,
+);
+
+impl CurrentLease {
+    /// Begins with this lease.
+    pub fn new(lease: &Lease) -> Self {
+        Self(Arc::new(Mutex::new(lease.header.clone())))
+    }
+
+    /// Puts calls from now on under another one. Calls that are under way stay under the former.
+    pub fn replace(&self, lease: &Lease) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lease.header.clone();
+    }
+
+    pub(super) fn header(&self) -> MetadataValue<Ascii> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Whether deleting a lease waits until the collector has run.
@@ -34,10 +62,6 @@ impl Lease {
     /// The lease's name in containerd.
     pub fn id(&self) -> &str {
         &self.id
-    }
-
-    pub(super) fn header(&self) -> &MetadataValue<Ascii> {
-        &self.header
     }
 }
 
@@ -75,14 +99,30 @@ impl Containerd {
         }
     }
 
+    /// Puts all that is under the lease `from` under `to` as well.
+    pub async fn carry_over(&self, from: &Lease, to: &Lease) -> Result<(), Error> {
+        let mut client = LeasesClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE);
+        let listed = client.list_resources(self.request(ListResourcesRequest { id: from.id.clone() })).await;
+        let listed =
+            listed.map_err(|status| Error::new("list what is under the lease", from.id(), &status))?;
+        for Resource { id, r#type } in listed.into_inner().resources {
+            self.add_resource(to.id(), r#type, &id).await?;
+        }
+        Ok(())
+    }
+
     /// Puts a resource under the lease that this handle is under; nothing to do without one. The resource need not
     /// exist. `kind` is containerd's own name for it, as `snapshots/overlayfs`.
     pub(super) async fn add_to_lease(&self, kind: String, name: &str) -> Result<(), Error> {
-        let Some(lease) = self.lease.as_ref().and_then(|lease| lease.to_str().ok()) else { return Ok(()) };
+        let Some(lease) = self.lease.as_ref().map(CurrentLease::header) else { return Ok(()) };
+        let Ok(lease) = lease.to_str() else { return Ok(()) };
+        self.add_resource(lease, kind, name).await
+    }
+
+    async fn add_resource(&self, lease: &str, kind: String, name: &str) -> Result<(), Error> {
         let resource = Resource { id: name.into(), r#type: kind };
         let message = AddResourceRequest { id: lease.into(), resource: Some(resource) };
-        let mut client = LeasesClient::new(self.channel());
-        let added = client.add_resource(self.request(message)).await;
+        let added = LeasesClient::new(self.channel()).add_resource(self.request(message)).await;
         added.map(drop).map_err(|status| Error::new("add to the lease", name, &status))
     }
 }

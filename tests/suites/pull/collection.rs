@@ -1,18 +1,24 @@
 //! Garbage collection: it takes nothing that is needed, at any time, and everything once it is not.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use drayd_tests::containerd::{NATIVE_HANDLER, NYDUS_HANDLER, RUNC_HANDLER};
 use drayd_tests::images::greeting;
 use drayd_tests::peers::Release;
 use drayd_tests::suite::Suite;
 use drayd_tests::throttle::Throttle;
+use drayd_tests::wait;
 
-use crate::stage::{self, Stage, begin, big, pull};
+use crate::stage::{self, SOON, Stage, begin, big, pull, under_way, wire_size};
 
 pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "what_was_pulled_survives_a_collection_and_runs", what_was_pulled_survives);
     suite.check(release, "a_removed_image_leaves_the_store_as_it_was", a_removed_image_leaves_nothing);
     suite.check(release, "a_pull_survives_collections_all_the_way", a_pull_survives_collections);
+    suite.check(release, "a_pull_that_outlives_its_lease_loses_nothing", outlived_lease);
+    suite.check(release, "what_a_crashed_drayd_left_goes_when_its_lease_expires", expired_lease);
     suite.check(release, "layers_that_are_not_kept_go_and_the_image_runs", layers_that_are_not_kept);
     suite.check(
         release,
@@ -85,6 +91,60 @@ async fn a_pull_survives_collections(bed: Stage) -> Result<()> {
     }
     ensure!(state.snapshot("overlayfs", &image.top_chain_id()).is_some(), "the top snapshot is gone");
     Ok(())
+}
+
+/// Fault 131.
+async fn outlived_lease(bed: Stage) -> Result<()> {
+    let drayd = stage::configured(&bed, "[pull]\nlease_lifetime = \"5s\"\n", &[]).await?;
+    let probe = bed.containerd.probe();
+    let image = big(&bed, 8, 2)?;
+    // Each layer takes longer than a lease lasts, and the whole pull than three of them do.
+    let throttle = Throttle::start(bed.registry.address(), wire_size(&image) / 20).await?;
+    let pulling = begin(&drayd.cri(), &image.reference(throttle.address()));
+    let mut leases = BTreeSet::new();
+    while !pulling.is_finished() {
+        probe.force_gc().await?;
+        leases.extend(probe.state().await?.leases.into_keys());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let id = pulling.await?.context("the lease ran out under the pull")?;
+    ensure!(id == image.config.digest && leases.len() > 4, "{id} after the leases {leases:?}");
+    let wire = throttle.passed();
+    ensure!(wire < wire_size(&image) + 64_000, "{wire} bytes for {}", wire_size(&image));
+    let state = probe.state().await?;
+    ensure!(
+        state.leases.is_empty() && state.ingests.is_empty(),
+        "left: {:?} {:?}",
+        state.leases,
+        state.ingests
+    );
+    probe.force_gc().await?;
+    stage::unchanged(&bed, &state, "a collection took something").await?;
+    for layer in &image.layers {
+        ensure!(state.content.contains_key(&layer.blob.digest), "{} is gone", layer.blob.digest);
+    }
+    ensure!(state.snapshot("overlayfs", &image.top_chain_id()).is_some(), "the top snapshot is gone");
+    Ok(())
+}
+
+async fn expired_lease(bed: Stage) -> Result<()> {
+    let mut drayd = stage::configured(&bed, "[pull]\nlease_lifetime = \"5s\"\n", &[]).await?;
+    let probe = bed.containerd.probe();
+    let before = probe.state().await?;
+    let image = big(&bed, 8, 2)?;
+    let throttle = Throttle::start(bed.registry.address(), wire_size(&image) / 20).await?;
+    let pulling = begin(&drayd.cri(), &image.reference(throttle.address()));
+    under_way(&throttle, wire_size(&image) / 8).await?;
+    wait::until("the lease was renewed", SOON, async || Ok(probe.state().await?.leases.len() == 2)).await?;
+    drayd.kill()?;
+    ensure!(pulling.await?.is_err(), "the pull outlived drayd");
+    let left = probe.state().await?.difference_from(&before);
+    ensure!(!left.is_empty(), "nothing was left that could expire");
+    wait::until("what was left is gone", 2 * SOON, async || {
+        probe.force_gc().await?;
+        Ok(probe.state().await?.difference_from(&before).is_empty())
+    })
+    .await
 }
 
 async fn layers_that_are_not_kept(bed: Stage) -> Result<()> {
