@@ -139,6 +139,12 @@ pub struct Snapshotter {
     pub default: Option<Identifier>,
     /// What to do with a pull for a runtime handler that neither drayd nor containerd has a configuration for.
     pub unknown_handler: UnknownHandler,
+    /// Snapshotters that leave every layer to be pulled inside the guest of a confidential pod, such as the
+    /// nydus-snapshotter with `fs_driver = "proxy"`. A pull for one of them unpacks nothing on the host: it fails if the
+    /// snapshotter wants a layer there, and layers that were unpacked there by others are removed first.
+    #[serde(with = "written::list")]
+    #[schemars(with = "Vec<String>")]
+    pub guest_pull: Vec<Identifier>,
     /// The snapshotter of each runtime handler, `HANDLER = "SNAPSHOTTER"`. What is written here comes before what
     /// containerd's CRI plugin is configured with; a handler that is not named here is looked up there.
     #[schemars(example = BTreeMap::from([("kata", "nydus")]))]
@@ -265,7 +271,8 @@ pub struct Unpack {
     /// Who writes the files of a layer into its snapshot.
     pub engine: Engine,
     /// Keep the compressed layers in containerd's content store after they are unpacked. Pushing or exporting an
-    /// image from this node needs them; running it does not.
+    /// image from this node needs them; running it does not. Without them, a pod of a runtime handler with another
+    /// snapshotter makes drayd fetch them again.
     pub keep_layers: bool,
 }
 

@@ -11,7 +11,9 @@ mod publish;
 mod record;
 pub mod request;
 mod resolve;
+mod spread;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +21,9 @@ pub use call::Outcome;
 pub use error::Error;
 pub use request::Request;
 
-use crate::containerd::Containerd;
+use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::leases::Collect;
+use crate::containerd::{Containerd, Snapshotter};
 use crate::fetch::{Fetcher, Meter, Source};
 use crate::node::Node;
 use crate::node::snapshotter::Choice;
@@ -44,6 +47,8 @@ pub struct Config {
     pub always_verify_credentials: bool,
     /// How long what a pull has made outlives a crash. Pulls that last longer renew their lease.
     pub lease_lifetime: Duration,
+    /// Snapshotters that leave all layers to the guest.
+    pub guest_pull: BTreeSet<Snapshotter>,
 }
 
 /// A pull that is going to be done.
@@ -51,8 +56,11 @@ struct Order {
     request: Request,
     /// Where it is unpacked, and why.
     choice: Choice,
-    /// Whether it is the image of pod sandboxes, which kubelet's image collection must leave.
-    pinned: bool,
+    /// Whether it is the image of pod sandboxes, which kubelet's image collection must leave; `None` where only
+    /// containerd's CRI knows.
+    sandbox: Option<bool>,
+    /// Where else pods run, and so need the image of their sandboxes.
+    elsewhere: Vec<LoadedSnapshotter>,
 }
 
 /// Pulls images into one containerd.
@@ -78,10 +86,10 @@ impl Puller {
         let fetcher = Arc::new(fetcher);
         Self {
             leases: Leases::new(containerd.clone(), config.lease_lifetime),
+            unpacker: Unpacker::new(Arc::clone(&fetcher), config.guest_pull.clone()),
             config,
             containerd,
             node,
-            unpacker: Unpacker::new(Arc::clone(&fetcher)),
             fetcher,
             inflight: Inflight::default(),
             platform: Platform::host(),
@@ -116,8 +124,9 @@ impl Puller {
             snapshotter: choice.snapshotter.name.clone(),
             credentials: request.credentials.clone(),
         };
-        let pinned = table.sandbox_image.as_ref() == Some(&request.reference);
-        let (puller, order) = (Arc::clone(self), Order { request, choice, pinned });
+        let sandbox = table.sandbox_image.as_ref().map(|image| *image == request.reference);
+        let elsewhere = table.all_but(&choice.snapshotter);
+        let (puller, order) = (Arc::clone(self), Order { request, choice, sandbox, elsewhere });
         self.inflight.join(key, async move { puller.watched(order).await }).await
     }
 
@@ -174,7 +183,10 @@ impl Puller {
         let plan = Plan::new(reference, &resolved)?;
         let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
         record::record(context, order, &resolved, &plan).await?;
-        publish::publish(&self.containerd, reference, &plan.image_id).await?;
+        let shown = publish::publish(&self.containerd, reference, &plan.image_id).await?;
+        if order.sandbox.unwrap_or(shown.pinned) {
+            self.spread(order, context, &plan).await;
+        }
 
         let tally = Tally::new(context.meter.bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
         Ok(Outcome { image_id: plan.image_id, tally })

@@ -122,6 +122,7 @@ mod tests {
                 "api.socket",
                 "snapshotter.default",
                 "snapshotter.unknown_handler",
+                "snapshotter.guest_pull",
                 "snapshotter.handlers",
                 "registry.config_path",
                 "registry.credentials_file",

@@ -30,6 +30,7 @@ fn every_key_takes_another_value() {
         [snapshotter]
         default = "native"
         unknown_handler = "default"
+        guest_pull = ["nydus"]
         [snapshotter.handlers]
         kata = "nydus"
         [registry]
@@ -70,6 +71,7 @@ fn every_key_takes_another_value() {
         snapshotter: Snapshotter {
             default: Some(identifier("native")),
             unknown_handler: UnknownHandler::Default,
+            guest_pull: vec![identifier("nydus")],
             handlers: BTreeMap::from([("kata".into(), identifier("nydus"))]),
         },
         registry: Registry {

@@ -8,12 +8,13 @@ use std::time::{Duration, SystemTime};
 
 use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::{
-    AddResourceRequest, CreateRequest, DeleteRequest, ListResourcesRequest, Resource,
+    AddResourceRequest, CreateRequest, DeleteRequest, DeleteResourceRequest, ListResourcesRequest, Resource,
 };
 use prost_types::Timestamp;
 use tonic::metadata::{Ascii, MetadataValue};
 
 use super::{Containerd, Error, Kind, MAX_MESSAGE, labels};
+use crate::oci::Digest;
 
 /// A lease that was made and not yet deleted.
 #[derive(Debug)]
@@ -99,6 +100,17 @@ impl Containerd {
         }
     }
 
+    /// Collects garbage, and returns when that is done. `subject` is what it is done for.
+    pub async fn collect(&self, subject: &Digest) -> Result<(), Error> {
+        // The end of a lease is what can be told to wait for a collection.
+        let id = format!("drayd-collect-{}", subject.as_str().replace(':', "-"));
+        match self.create_lease(&id, COLLECT_DEADLINE, HashMap::new()).await {
+            Err(error) if error.kind() != Kind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        self.delete_lease(&id, Collect::Now).await
+    }
+
     /// Puts all that is under the lease `from` under `to` as well.
     pub async fn carry_over(&self, from: &Lease, to: &Lease) -> Result<(), Error> {
         let mut client = LeasesClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE);
@@ -117,6 +129,19 @@ impl Containerd {
         let Some(lease) = self.lease.as_ref().map(CurrentLease::header) else { return Ok(()) };
         let Ok(lease) = lease.to_str() else { return Ok(()) };
         self.add_resource(lease, kind, name).await
+    }
+
+    /// Takes a resource from under the lease that this handle is under; nothing to do if it is not there.
+    pub(super) async fn remove_from_lease(&self, kind: String, name: &str) -> Result<(), Error> {
+        let Some(lease) = self.lease.as_ref().map(CurrentLease::header) else { return Ok(()) };
+        let resource = Resource { id: name.into(), r#type: kind };
+        let id = lease.to_str().unwrap_or_default().to_owned();
+        let message = DeleteResourceRequest { id, resource: Some(resource) };
+        let removed = LeasesClient::new(self.channel()).delete_resource(self.request(message)).await;
+        match removed.map_err(|status| Error::new("take from under the lease", name, &status)) {
+            Err(error) if error.kind() != Kind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     async fn add_resource(&self, lease: &str, kind: String, name: &str) -> Result<(), Error> {

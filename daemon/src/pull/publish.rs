@@ -12,6 +12,13 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Longest pause between two looks.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
+/// What CRI says of the image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// Whether it is one that is never collected.
+    pub(super) pinned: bool,
+}
+
 /// Returns when CRI knows the ID, and knows the reference. What the reference means is not asked: a tag that moved
 /// meanwhile is another pull's, and this one's ID can be used all the same. A containerd or a namespace without a CRI
 /// has nobody to wait for.
@@ -19,16 +26,16 @@ pub(super) async fn publish(
     containerd: &Containerd,
     reference: &Reference,
     image_id: &Digest,
-) -> Result<(), Error> {
+) -> Result<Shown, Error> {
     if !containerd.has_cri() {
-        return Ok(());
+        return Ok(Shown::default());
     }
     let shown = async {
         shows(containerd, image_id.as_str(), |id| id == image_id.as_str()).await?;
         shows(containerd, &reference.to_string(), |_| true).await
     };
     match tokio::time::timeout(DEADLINE, shown).await {
-        Ok(Err(error)) if error.kind() == Kind::Unimplemented => Ok(()),
+        Ok(Err(error)) if error.kind() == Kind::Unimplemented => Ok(Shown::default()),
         Ok(shown) => {
             shown.map_err(|source| Error::Containerd { step: "see the image in containerd's CRI", source })
         }
@@ -41,11 +48,11 @@ async fn shows(
     containerd: &Containerd,
     name: &str,
     right: impl Fn(&str) -> bool,
-) -> Result<(), containerd::Error> {
+) -> Result<Shown, containerd::Error> {
     let mut pause = Duration::from_millis(2);
     loop {
-        match containerd.cri_image_id(name).await {
-            Ok(Some(id)) if right(&id) => return Ok(()),
+        match containerd.cri_image(name).await {
+            Ok(Some(image)) if right(&image.id) => return Ok(Shown { pinned: image.pinned }),
             Err(error) if matches!(error.kind(), Kind::Unimplemented | Kind::Unavailable) => {
                 return Err(error);
             }
