@@ -205,6 +205,7 @@ mod tests {
         }
     }
 
+    /// Fault 162.
     #[test]
     fn every_kind_of_handler_has_its_answer() {
         use WantedHandler::{Annotation, None, Spec};

@@ -10,6 +10,7 @@ use drayd_tests::peers::Release;
 use drayd_tests::suite::Suite;
 use drayd_tests::throttle::Throttle;
 use drayd_tests::wait;
+use tonic::Code;
 
 use crate::stage::{self, SOON, Stage, begin, big, pull, under_way, wire_size};
 
@@ -19,6 +20,12 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_pull_survives_collections_all_the_way", a_pull_survives_collections);
     suite.check(release, "a_pull_that_outlives_its_lease_loses_nothing", outlived_lease);
     suite.check(release, "what_a_crashed_drayd_left_goes_when_its_lease_expires", expired_lease);
+    suite.check(release, "leases_of_others_and_of_running_pulls_stay", other_leases);
+    suite.check(
+        release,
+        "an_image_that_is_removed_while_it_is_pulled_is_whole_or_not_there",
+        removed_meanwhile,
+    );
     suite.check(release, "layers_that_are_not_kept_go_and_the_image_runs", layers_that_are_not_kept);
     suite.check(
         release,
@@ -145,6 +152,93 @@ async fn expired_lease(bed: Stage) -> Result<()> {
         Ok(probe.state().await?.difference_from(&before).is_empty())
     })
     .await
+}
+
+/// Fault 129.
+async fn other_leases(bed: Stage) -> Result<()> {
+    const FOREIGN: &str = "somebody-elses";
+    let mut crashed = stage::bare(&bed).await?;
+    let probe = bed.containerd.probe();
+    probe.make_lease(FOREIGN).await?;
+    let image = big(&bed, 8, 2)?;
+    let throttle = Throttle::start(bed.registry.address(), 4 << 20).await?;
+    let reference = image.reference(throttle.address());
+    let pulling = begin(&crashed.cri(), &reference);
+    under_way(&throttle, 1 << 20).await?;
+    crashed.kill()?;
+    ensure!(pulling.await?.is_err(), "the pull outlived drayd");
+    let others: BTreeSet<String> = probe.state().await?.leases.into_keys().collect();
+    ensure!(others.len() == 2 && others.contains(FOREIGN), "{others:?}");
+
+    drop(crashed);
+    let mut drayd = stage::start(&bed, "", &[])?;
+    pull(&bed, &drayd, &bed.images.two, None).await?;
+    throttle.set_rate(1 << 20);
+    let passed = throttle.passed();
+    let pulling = begin(&drayd.cri(), &reference);
+    under_way(&throttle, passed + (1 << 20)).await?;
+    // Each of these ends with a collection.
+    drayd.cri().remove(&bed.images.two.config.digest).await?;
+    probe.force_gc().await?;
+    let held: BTreeSet<String> = probe.state().await?.leases.into_keys().collect();
+    ensure!(held.len() == 3 && held.is_superset(&others), "{held:?}, not {others:?} and one more");
+    ensure!(!pulling.is_finished(), "the pull was over before; slow it down");
+    throttle.set_rate(0);
+    let id = pulling.await?.context("the pull lost its work")?;
+    ensure!(id == image.config.digest, "the pull got {id}");
+    ensure!(drayd.terminate()?, "drayd had to be killed");
+    let left: BTreeSet<String> = probe.state().await?.leases.into_keys().collect();
+    ensure!(left == others, "{left:?}, not {others:?}");
+    for lease in others {
+        probe.delete_lease(&lease).await?;
+    }
+    Ok(())
+}
+
+/// Fault 130.
+async fn removed_meanwhile(bed: Stage) -> Result<()> {
+    const ROUNDS: u32 = 12;
+    let drayd = stage::bare(&bed).await?;
+    let (probe, cri) = (bed.containerd.probe(), drayd.cri());
+    // They share their lowest layer.
+    let (image, sibling) = (&bed.images.busybox, &bed.images.two);
+    let reference = image.reference(bed.registry.address());
+    for round in 0..ROUNDS {
+        let (pulled, removed, other) = tokio::join!(
+            cri.pull(&reference, None, None),
+            // Later each time, so that it meets the pull at every step.
+            async {
+                tokio::time::sleep(Duration::from_millis(20) * round).await;
+                cri.remove(&reference).await
+            },
+            pull(&bed, &drayd, sibling, None)
+        );
+        removed.with_context(|| format!("round {round}: the removal failed"))?;
+        other.with_context(|| format!("round {round}: the other pull failed"))?;
+        if let Err(status) = &pulled {
+            ensure!(status.code() == Code::Unavailable, "round {round}: {status:?}");
+        }
+        probe.force_gc().await?;
+        let state = probe.state().await?;
+        ensure!(state.leases.is_empty(), "round {round}: {:?}", state.leases);
+        let mut listed: Vec<String> = cri.list().await?.into_iter().map(|listed| listed.id).collect();
+        listed.extend(bed.containerd.cri().list().await?.into_iter().map(|listed| listed.id));
+        ensure!(listed.contains(&sibling.config.digest), "round {round}: {listed:?}");
+        for image in [image, sibling].into_iter().filter(|image| listed.contains(&image.config.digest)) {
+            let blobs = image.layers.iter().map(|layer| &layer.blob).chain([&image.manifest, &image.config]);
+            for blob in blobs {
+                let there = state.content.contains_key(&blob.digest);
+                ensure!(there, "round {round}: {} is listed without {}", image.name, blob.digest);
+            }
+            for chain_id in image.chain_ids() {
+                let there = state.snapshot("overlayfs", &chain_id).is_some();
+                ensure!(there, "round {round}: {} is listed without {chain_id}", image.name);
+            }
+        }
+        cri.remove(&sibling.config.digest).await?;
+    }
+    pull(&bed, &drayd, image, None).await?;
+    Ok(())
 }
 
 async fn layers_that_are_not_kept(bed: Stage) -> Result<()> {
