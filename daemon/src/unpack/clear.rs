@@ -2,6 +2,8 @@
 //! layers that were unpacked on the host where they are to be left to the guest. Nothing that can be used goes, and
 //! nothing that something else stands on.
 
+use std::collections::HashMap;
+
 use crate::containerd::snapshots::Snapshots;
 use crate::containerd::{Containerd, Error, Kind, Snapshotter, labels};
 use crate::oci::document::MAX_CONFIG;
@@ -110,7 +112,8 @@ impl<'a> Clearance<'a> {
 
     /// A collection removes a snapshot without taking it off the children of its parent, which containerd then refuses
     /// to remove for ever (`metadata/gc.go` against `metadata/snapshot.go`, 1.6 to 2.1). But another collection takes
-    /// the parent, too, if nothing refers to it. What containers use it leaves.
+    /// the parent, too, if nothing refers to it. What containers use it leaves. Layers below the lowest are under the
+    /// lease of the pull, which has come past them.
     async fn leave_to_collection(&self, stacks: &[Stack]) -> Result<(), Error> {
         for Stack { config, .. } in stacks {
             self.containerd.unlabel_blob(config, &self.label()).await?;
@@ -118,7 +121,13 @@ impl<'a> Clearance<'a> {
         for chain_id in self.own() {
             self.snapshots.release(&chain_id).await?;
         }
-        self.containerd.collect(&self.bottom.0).await
+        let collected = self.containerd.collect(&self.bottom.0).await;
+        // A reference to nothing is harmless, and what the pull makes anew may be all that another image lacks.
+        for Stack { config, chain_ids } in stacks {
+            let top = chain_ids.last().map(ToString::to_string).unwrap_or_default();
+            self.containerd.label_blob(config, HashMap::from([(self.label(), top)])).await?;
+        }
+        collected
     }
 
     /// What keeps an image's snapshots alive, on its config.

@@ -251,7 +251,7 @@ async fn case_e_local(bed: Stage) -> Result<()> {
 
 /// An image whose layers containerd has put into nydus as it does when it makes a container of an image that nydus never
 /// saw: without a word of what they are. A drayd that was not told of guest pulls takes them for the image.
-async fn on_the_host(bed: &Bed, image: &Image) -> Result<()> {
+async fn on_the_host(bed: &Bed, image: &Image) -> Result<Drayd> {
     let drayd = stage::bare(bed).await?;
     let probe = bed.containerd.probe();
     let mut parent = String::new();
@@ -263,12 +263,15 @@ async fn on_the_host(bed: &Bed, image: &Image) -> Result<()> {
         parent = chain_id;
     }
     pull(bed, &drayd, image, Some(NYDUS_HANDLER)).await?;
-    Ok(())
+    Ok(drayd)
 }
 
 async fn case_f(bed: Stage) -> Result<()> {
     let image = &bed.images.busybox;
-    on_the_host(&bed, image).await?;
+    let drayd = on_the_host(&bed, image).await?;
+    // It is nothing but the lowest layer.
+    pull(&bed, &drayd, &bed.images.pause, Some(NYDUS_HANDLER)).await?;
+    drop(drayd);
     let drayd = stage::start(&bed, GUEST_PULL, &[])?;
     // A container that was on it, and of which a collection leaves a mark.
     bed.containerd.probe().prepare("nydus", "a-stopped-container", &image.chain_ids()[1]).await?;
@@ -285,13 +288,17 @@ async fn case_f(bed: Stage) -> Result<()> {
     bed.containerd.probe().force_gc().await?;
     let right = bed.containerd.probe().state().await?;
     is_in_the_guest(&right, image)?;
+    is_in_the_guest(&right, &bed.images.pause)?;
+    let pause = right.content.get(&bed.images.pause.config.digest).context("no config")?;
+    let kept = pause.get("containerd.io/gc.ref.snapshot.nydus");
+    ensure!(kept == Some(&bed.images.pause.top_chain_id()), "the other image's config keeps {kept:?}");
     pull(&bed, &drayd, image, Some(NYDUS_HANDLER)).await?;
     stage::unchanged(&bed, &right, "the second pull changed something").await
 }
 
 async fn case_f_in_use(bed: Stage) -> Result<()> {
     let (image, probe) = (&bed.images.busybox, bed.containerd.probe());
-    on_the_host(&bed, image).await?;
+    drop(on_the_host(&bed, image).await?);
     let drayd = stage::start(&bed, GUEST_PULL, &[])?;
     probe.view("nydus", "a-container", &image.top_chain_id()).await?;
     let before = probe.state().await?;
