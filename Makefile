@@ -1,7 +1,7 @@
 # Every step of working on drayd. Each target can be called on its own and brings what it needs first.
 
 .DEFAULT_GOAL := help
-.PHONY: help install peers build fmt lint unit suites test testbed-up testbed-down run memory bench-fetch fuzz clean
+.PHONY: help install peers build fmt lint unit suites test testbed-up testbed-down run memory bench-fetch bench-cri fuzz fuzz-short clean
 
 # Release line of the containerd that testbed-up and run start: 1.6, 1.7 or 2.1.
 RELEASE ?= 1.7
@@ -33,7 +33,7 @@ unit: ## Run the tests that need no server
 suites: install peers build ## Run the suites against real servers (as root)
 	cargo test --package drayd-tests --test '*'
 
-test: install lint unit suites ## Run every check: lint, unit, suites
+test: install lint unit fuzz-short suites ## Run every check: lint, unit, fuzz-short, suites
 
 testbed-up: install peers build ## Start a bed that stays, RELEASE=1.6, 1.7 or 2.1
 	cargo run --quiet --package drayd-tests --bin testbed -- up --release $(RELEASE)
@@ -52,8 +52,15 @@ bench-fetch: install peers ## Measure fetching against containerd's own client, 
 	cargo build --release --package drayd --package drayd-tests --bins
 	@DRAYD_BIN="$$(realpath $${CARGO_TARGET_DIR:-target})/release/drayd" cargo run --quiet --release --package drayd-tests --bin bench-fetch -- docs/performance.md
 
-fuzz: install ## Fuzz the readers of foreign text: FUZZ_RUNS=20000 for a short run, FUZZ_SECONDS=600 each otherwise
+bench-cri: install peers ## Measure CRI's image calls against containerd's own, into docs/performance.md (optimised build)
+	cargo build --release --package drayd --package drayd-tests --bins
+	@DRAYD_BIN="$$(realpath $${CARGO_TARGET_DIR:-target})/release/drayd" cargo run --quiet --release --package drayd-tests --bin bench-cri -- docs/performance.md
+
+fuzz: install ## Fuzz the readers of foreign text, FUZZ_SECONDS=600 each
 	tests/fuzz/run.sh
+
+fuzz-short: install ## Run a fixed number of inputs through each of them, FUZZ_RUNS=20000
+	FUZZ_RUNS="$${FUZZ_RUNS:-20000}" tests/fuzz/run.sh
 
 clean: ## Remove what was built, and the peers and images of the tests
 	cargo clean

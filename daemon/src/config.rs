@@ -9,6 +9,7 @@ mod limit;
 mod parse;
 mod path;
 mod problem;
+mod ranges;
 pub mod reference;
 mod schema;
 mod size;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 pub use authority::Authority;
 pub use identifier::Identifier;
 pub use problem::{ConfigError, Fault, Hint, Problem};
+pub use ranges::RangeSize;
 pub use size::Size;
 
 use crate::cri::socket::{Group, Mode};
@@ -99,6 +101,14 @@ pub struct Cri {
     #[serde(with = "written")]
     #[schemars(with = "String")]
     pub socket_group: Option<Group>,
+    /// Say of an image that it is there only if it is unpacked in the snapshotter of the runtime handler that the
+    /// request names, so that kubelet has it pulled for that one, too. Without this, an image that is there for one
+    /// runtime handler counts for all, as with containerd.
+    pub verify_unpacked: bool,
+    /// Fail pulls from a registry that cannot be reached with the gRPC code Unknown in the place of Unavailable: kubelet
+    /// shows `RegistryUnavailable` as the reason of such a pull, and only if the code is that one. Other clients lose by
+    /// it what the code tells them.
+    pub kubelet_reasons: bool,
 }
 
 impl Default for Cri {
@@ -107,6 +117,8 @@ impl Default for Cri {
             socket: "/run/drayd/drayd.sock".into(),
             socket_mode: Mode::OWNER_AND_GROUP,
             socket_group: None,
+            verify_unpacked: true,
+            kubelet_reasons: false,
         }
     }
 }
@@ -193,13 +205,16 @@ pub struct Registry {
     pub response_timeout: Duration,
     /// Over how many connections one large layer comes at most, where its host serves ranges; 1 is no more than one.
     /// Large is more than twice `range_size`. `max_concurrent_downloads` counts layers, however many connections each
-    /// has.
+    /// has. From 1 to 32.
+    #[serde(with = "ranges")]
+    #[schemars(with = "usize")]
     pub parallel_ranges: NonZeroUsize,
-    /// How many bytes each of these connections is asked for at once. A layer that is being downloaded holds at most
-    /// `parallel_ranges` times this in memory. A size in `KiB`, `MiB` or `GiB`, such as `8MiB`.
+    /// How many bytes each of these connections is asked for at once. They wait in memory for their turn: each layer
+    /// that is being downloaded takes at most `parallel_ranges` × `range_size`, and all of them together at most
+    /// `max_concurrent_downloads` times that. A size in `KiB` or `MiB`, such as `8MiB`, and `256MiB` at most.
     #[serde(with = "written")]
     #[schemars(with = "String")]
-    pub range_size: Size,
+    pub range_size: RangeSize,
     /// How many bytes per second all downloads of this node take together at most, those that are thrown away too; each
     /// connection has an equal share. A size such as `50MiB`; `0` is no limit.
     #[serde(with = "written")]
@@ -216,7 +231,7 @@ impl Default for Registry {
             anonymous_fallback: false,
             response_timeout: Duration::from_secs(10),
             parallel_ranges: NonZeroUsize::MIN.saturating_add(3),
-            range_size: Size(8 << 20),
+            range_size: RangeSize(8 << 20),
             download_rate: None,
         }
     }

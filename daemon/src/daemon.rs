@@ -9,9 +9,9 @@ use tokio::sync::watch;
 
 use crate::config::{self, Config};
 use crate::containerd::{Containerd, Snapshotter, SnapshotterNameError};
-use crate::cri::{self, ImageEndpoint, socket};
+use crate::cri::{self, Health, ImageEndpoint, socket};
 use crate::fetch::Fetcher;
-use crate::images::Images;
+use crate::images::{self, Images};
 use crate::node::snapshotter::UnknownHandler;
 use crate::node::{self, Node};
 use crate::pull::{self, Puller};
@@ -34,8 +34,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let containerd = Containerd::new(&config.containerd.address, config.containerd.namespace.as_str())?;
     let (node, watcher) = Node::new(node_config(&config.snapshotter)?, containerd.clone());
     let puller = Arc::new(puller(&config, &containerd, &node)?);
-    let images = Arc::new(Images::new(containerd.clone(), node));
-    let endpoint = ImageEndpoint::new(Arc::clone(&puller), images);
+    let health = Health::new(node.clone()).await;
+    let images = images::Config { verify_unpacked: config.cri.verify_unpacked };
+    let (images, keeper) = Images::new(images, containerd.clone(), node);
+    let endpoint = ImageEndpoint::new(Arc::clone(&puller), Arc::new(images), config.cri.kubelet_reasons);
 
     let socket = &config.cri;
     let (listener, _guard) =
@@ -56,8 +58,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         }
     };
     tokio::select! {
-        () = cri::serve(listener, endpoint, containerd, stop, patience) => {}
+        () = cri::serve(listener, endpoint, &health, containerd, stop, patience) => {}
+        () = health.run() => {}
         () = watcher.run() => {}
+        () = keeper.run() => {}
         () = signals => {}
     }
     puller.drain().await;

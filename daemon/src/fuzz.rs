@@ -1,8 +1,9 @@
 //! Entry points for fuzzing: each reads one kind of text from outside and panics only if a property is broken that
 //! must hold for any input. The tests here run them on a fixed number of inputs; libFuzzer runs them for long.
 
+pub use crate::cri::fuzz::connection;
 use crate::oci::{Config, Document, Reference};
-pub use crate::registry::fuzz::{challenge, content_range, credentials, hosts_toml};
+pub use crate::registry::fuzz::{challenge, content_range, credentials, hosts_toml, retry_after};
 
 /// An image's name: what is shown of it reads as the same.
 pub fn reference(input: &[u8]) {
@@ -45,11 +46,11 @@ mod tests {
 
     /// Runs a target on arbitrary bytes, and on valid inputs with bytes replaced, put in and taken out. The inputs are
     /// the same in each run.
-    fn run(target: fn(&[u8]), seeds: &[&str]) {
+    fn run<S: AsRef<[u8]>>(target: fn(&[u8]), seeds: &[S]) {
         for seed in seeds {
-            target(seed.as_bytes());
+            target(seed.as_ref());
         }
-        let seeds: Vec<Vec<u8>> = seeds.iter().map(|seed| seed.as_bytes().to_vec()).collect();
+        let seeds: Vec<Vec<u8>> = seeds.iter().map(|seed| seed.as_ref().to_vec()).collect();
         let edit = (any::<prop::sample::Index>(), prop_oneof![any::<u8>(), 0x20..0x7f_u8], 0..4_u8);
         let mutated = (prop::sample::select(seeds), vec(edit, 1..8)).prop_map(|(mut bytes, edits)| {
             for (at, byte, kind) in edits {
@@ -140,10 +141,38 @@ mod tests {
     }
 
     #[test]
+    fn no_retry_after_breaks_its_reader() {
+        run(
+            retry_after,
+            &[
+                " 120 ",
+                "99999999999999999999",
+                "Sun, 06 Nov 1994 08:49:37 GMT",
+                "Sunday, 06-Nov-94 08:49:37 GMT",
+                "Fri Dec 31 23:59:59 9999",
+            ],
+        );
+    }
+
+    #[test]
     fn no_content_range_breaks_its_reader() {
         run(
             content_range,
             &["bytes 5-9/10", "Bytes 0-0/*", "bytes 18446744073709551615-18446744073709551615/*"],
         );
+    }
+
+    /// Two calls that grpc-go made each; the second is in HPACK's table, and its block is cut into two frames.
+    #[test]
+    fn no_connection_breaks_its_filter() {
+        let seeds: [&[u8]; 3] = [
+            include_bytes!("../../tests/fuzz/seeds/connection/encoded"),
+            include_bytes!("../../tests/fuzz/seeds/connection/raw"),
+            include_bytes!("../../tests/fuzz/seeds/connection/empty"),
+        ];
+        for seed in seeds {
+            assert!(seed.starts_with(b"PRI "), "a filter that is off has nothing to break");
+        }
+        run(connection, &seeds);
     }
 }

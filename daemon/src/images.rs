@@ -1,28 +1,41 @@
-//! The images of this node as CRI speaks of them: containerd's records, grouped by image ID. containerd is asked each
-//! time; only what can never change, the documents behind a digest, is remembered.
+//! The images of this node as CRI speaks of them: containerd's records, grouped by image ID. They are answered from
+//! memory, which follows containerd; what memory does not have is asked of containerd before it is said to be absent,
+//! and whether an image is unpacked where it will run is asked each time.
 
 mod catalogue;
 mod inspect;
 mod name;
+mod presence;
+mod store;
 mod usage;
 
-use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::containerd::images::ImageRecord;
 use crate::containerd::leases::Collect;
+use crate::containerd::snapshots::Usage;
 use crate::containerd::{self, Containerd, Snapshotter};
+use crate::node::snapshotter::{ChoiceError, Table};
 use crate::node::{Node, NodeError};
+use crate::oci::Digest;
+use crate::oci::document::MAX_CONFIG;
 use catalogue::Catalogue;
 pub use catalogue::Image;
 pub use inspect::Inspected;
-use inspect::{InspectError, Inspector};
 pub use name::ImageName;
-pub use usage::FilesystemUse;
-use usage::UsageCache;
+pub use presence::Place;
+pub use store::Keeper;
+use store::Store;
+pub use usage::{FilesystemUse, Sample};
+use usage::{Sampler, UsageCache};
 
 /// containerd's CRI drops an image when the event of its deletion comes; this long it is waited for.
 const FORGOTTEN_WITHIN: Duration = Duration::from_secs(2);
+/// For a connection that is up to be followed by a first reading of all images: three small documents for each.
+const READ_WITHIN: Duration = Duration::from_secs(60);
+
+/// For a snapshotter that is not the default one. What it was measured until then is known the next time.
+const MEASURED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why images cannot be told.
 #[derive(Debug, thiserror::Error)]
@@ -33,12 +46,24 @@ pub enum Error {
     /// containerd failed.
     #[error(transparent)]
     Containerd(#[from] containerd::Error),
+    /// containerd is there, and its images are not read yet.
+    #[error(
+        "containerd's images were not read within {} s; it is slow or comes and goes: look at its log",
+        READ_WITHIN.as_secs()
+    )]
+    Unread,
+    /// There is no telling where the image would run.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
     /// Nobody says where the default snapshotter keeps its data.
     #[error(
         "neither snapshotter {0} nor containerd's CRI says where its snapshots are; set `root` in the exports of its \
          proxy_plugins section"
     )]
     NoRoot(Snapshotter),
+    /// The content store has other bytes than those that an image was read from.
+    #[error("the image config {0} in containerd's content store is damaged: pull the image again")]
+    Damaged(Digest),
     /// A caller gave the first digits of an image ID, and too few.
     #[error("`{given}` is the start of {count} image IDs: give more of its digits")]
     Ambiguous {
@@ -49,36 +74,123 @@ pub enum Error {
     },
 }
 
+/// Settings of the images.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Whether an image is there only if it is unpacked where it will run.
+    pub verify_unpacked: bool,
+}
+
+/// What is told of an image to those who want to know more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Details {
+    /// The image config as it is in the content store.
+    pub config: Vec<u8>,
+    /// The snapshotters that it is unpacked in.
+    pub snapshotters: Vec<Snapshotter>,
+}
+
 /// The images of one containerd.
 #[derive(Debug)]
 pub struct Images {
+    config: Config,
     containerd: Containerd,
     node: Node,
-    inspector: Inspector,
+    store: Arc<Store>,
     usage: UsageCache,
+    sampler: Sampler,
 }
 
 impl Images {
-    /// The images of `containerd`.
-    pub fn new(containerd: Containerd, node: Node) -> Self {
-        let inspector = Inspector::new(containerd.clone());
-        Self { containerd, node, inspector, usage: UsageCache::default() }
+    /// The images of `containerd`, and the keeper that has to run for them to be known.
+    pub fn new(config: Config, containerd: Containerd, node: Node) -> (Self, Keeper) {
+        let (store, keeper) = Store::new(containerd.clone());
+        let (usage, sampler) = (UsageCache::default(), Sampler::default());
+        (Self { config, containerd, node, store, usage, sampler }, keeper)
     }
 
     /// All images whose documents can be read, by image ID.
-    pub async fn list(&self) -> Result<Vec<Image>, Error> {
-        Ok(self.catalogue().await?.into_images())
+    pub async fn list(&self) -> Result<Vec<Arc<Image>>, Error> {
+        self.node.table().await?;
+        self.store.settle().await?;
+        self.store.with(READ_WITHIN, Catalogue::images).await.ok_or(Error::Unread)
     }
 
-    /// The image that the caller means.
-    pub async fn find(&self, name: &ImageName) -> Result<Option<Image>, Error> {
-        Ok(self.catalogue().await?.find(name)?.cloned())
+    /// The image that the caller means, wherever it is unpacked.
+    pub async fn find(&self, name: &ImageName) -> Result<Option<Arc<Image>>, Error> {
+        self.node.table().await?;
+        self.store.settle().await?;
+        let exact = self.store.with(READ_WITHIN, |catalogue| catalogue.find_exact(name)).await;
+        if let Some(image) = exact.ok_or(Error::Unread)? {
+            return Ok(Some(image));
+        }
+        // Documents come back without an event.
+        if let Some(record) = name.exact() {
+            self.store.look_again(&[record]).await?;
+        }
+        self.store.with(READ_WITHIN, |catalogue| catalogue.find(name)).await.ok_or(Error::Unread)?
+    }
+
+    /// The image that the caller means, if it is there where it is to be used.
+    pub async fn status(&self, name: &ImageName, place: &Place) -> Result<Option<Arc<Image>>, Error> {
+        if !self.config.verify_unpacked {
+            return self.find(name).await;
+        }
+        let table = self.node.table().await?;
+        // What memory has is nearly always right: snapshots are asked for while that is being made sure of.
+        let known = self.store.with(Duration::ZERO, |catalogue| catalogue.find_exact(name)).await.flatten();
+        let asked = async {
+            match &known {
+                Some(image) => Some(self.is_there(&table, image, place).await),
+                None => None,
+            }
+        };
+        let (found, asked) = tokio::join!(self.find(name), asked);
+        let Some(image) = found? else { return Ok(None) };
+        let same = known.as_ref().is_some_and(|known| known.inspected.chain == image.inspected.chain);
+        let there = match asked {
+            Some(there) if same => there?,
+            _ => self.is_there(&table, &image, place).await?,
+        };
+        Ok(there.then_some(image))
+    }
+
+    async fn is_there(&self, table: &Table, image: &Image, place: &Place) -> Result<bool, Error> {
+        let top = image.inspected.chain.as_ref();
+        Ok(match place {
+            Place::Pod(handler) => {
+                let choice = table.choose(handler)?;
+                presence::is_in(&self.containerd, &choice.snapshotter.name, top).await?
+            }
+            Place::Anywhere => presence::is_anywhere(&self.containerd, table, top).await?,
+        })
+    }
+
+    /// More of an image.
+    pub async fn details(&self, image: &Image) -> Result<Details, Error> {
+        let table = self.node.table().await?;
+        let top = image.inspected.chain.as_ref();
+        let config = self.containerd.read_blob(&image.inspected.id, MAX_CONFIG).await?;
+        if !image.inspected.id.matches(&config) {
+            return Err(Error::Damaged(image.inspected.id.clone()));
+        }
+        let snapshotters = presence::snapshotters(&self.containerd, &table, top).await;
+        Ok(Details { config, snapshotters })
+    }
+
+    /// Takes in what a pull has recorded, so that whoever has seen it end finds its image. Best effort: the events of
+    /// the records come, too.
+    pub async fn pulled(&self, records: &[String]) {
+        if let Err(error) = self.store.look_again(records).await {
+            tracing::debug!(%error, "the records of a pull are left to their events");
+        }
     }
 
     /// Removes all names of the image, and returns when what only they kept is collected. An image that is not there
     /// counts as removed; one whose documents cannot be read has names all the same.
     pub async fn remove(&self, name: &ImageName) -> Result<(), Error> {
-        let catalogue = self.catalogue().await?;
+        self.node.table().await?;
+        let catalogue = self.store.read().await?;
         let records = catalogue.records(name)?;
         let Some((last, others)) = records.split_last() else { return Ok(()) };
         for record in others {
@@ -86,49 +198,56 @@ impl Images {
         }
         self.containerd.delete_image(last, Collect::Now).await?;
         let found = catalogue.find(name)?;
-        self.forgotten(found.map_or(last.as_str(), |image| image.inspected.id.as_str())).await;
-        Ok(())
+        let forgotten = self.forgotten(found.as_ref().map_or(last, |image| image.inspected.id.as_str()));
+        let (looked, ()) = tokio::join!(self.store.look_again(&records), forgotten);
+        Ok(looked?)
     }
 
-    /// Where the default snapshotter keeps images, and how much is there.
-    pub async fn filesystem(&self) -> Result<FilesystemUse, Error> {
-        let table = self.node.table().await?;
-        let exported = table.loaded.iter().find(|loaded| loaded.name == table.default);
-        let root = if let Some(root) = exported.and_then(|loaded| loaded.root.clone()) {
-            root.display().to_string()
-        } else {
-            let known = self.containerd.cri_image_root().await.ok().flatten();
-            known.ok_or_else(|| Error::NoRoot(table.default.clone()))?
-        };
-        let usage = self.usage.total(&self.containerd, &table.default).await?;
-        Ok(FilesystemUse { mountpoint: root, usage })
+    /// The space that images take. Before containerd is there for the first time it is waited for as long as kubelet
+    /// waits for its first answer, without which it would end.
+    pub async fn filesystems(&self) -> Result<Sample, Error> {
+        let table = self.node.first_table().await?;
+        self.sampler.sample(self.store.changes(), self.measure(&table)).await
     }
 
-    async fn catalogue(&self) -> Result<Catalogue, Error> {
-        let (records, odd) = self.containerd.list_images().await?;
-        let targets: HashSet<_> = records.iter().map(|record| record.target.digest.clone()).collect();
-        let mut catalogue = Catalogue::default();
-        for name in odd {
-            tracing::debug!(name, "an image record without a readable target is left out");
-            catalogue.add_unreadable(name, None);
-        }
-        for record in records {
-            match self.inspector.inspect(&record.target).await {
-                Ok(inspected) => catalogue.add(inspected, record),
-                Err(InspectError::Containerd(error)) if error.is_away() => return Err(error.into()),
-                Err(error) => {
-                    let ImageRecord { name, target, .. } = record;
-                    tracing::debug!(name, %error, "an image record whose documents cannot be read is left out");
-                    catalogue.add_unreadable(name, Some(&target.digest));
+    async fn measure(&self, table: &Table) -> Result<Vec<FilesystemUse>, Error> {
+        let mut filesystems = vec![FilesystemUse {
+            mountpoint: self.default_root(table).await?,
+            usage: self.usage.total(&self.containerd, &table.default).await?,
+        }];
+        for loaded in table.loaded.iter().filter(|loaded| loaded.name != table.default) {
+            // One that does not say where it is, or does not answer, takes nothing from those that do.
+            let Some(root) = &loaded.root else { continue };
+            let usage = self.usage.total(&self.containerd, &loaded.name);
+            match tokio::time::timeout(MEASURED_WITHIN, usage).await {
+                Ok(Ok(Usage { bytes: 0, inodes: 0 })) => {}
+                Ok(Ok(usage)) => {
+                    filesystems.push(FilesystemUse { mountpoint: root.display().to_string(), usage });
                 }
+                Ok(Err(error)) => {
+                    tracing::debug!(snapshotter = %loaded.name, %error, "a snapshotter cannot be measured");
+                }
+                Err(_) => tracing::debug!(snapshotter = %loaded.name, "a snapshotter is slow to be measured"),
             }
         }
-        self.inspector.retain(&targets);
-        Ok(catalogue)
+        if let Some(root) = &table.content_root {
+            let usage = self.containerd.content_usage().await?;
+            filesystems.push(FilesystemUse { mountpoint: root.display().to_string(), usage });
+        }
+        Ok(filesystems)
     }
 
-    /// So that a caller who looks next, here or at containerd, does not see the image any more. Best effort: the
-    /// removal itself is done.
+    async fn default_root(&self, table: &Table) -> Result<String, Error> {
+        let exported = table.loaded.iter().find(|loaded| loaded.name == table.default);
+        if let Some(root) = exported.and_then(|loaded| loaded.root.as_ref()) {
+            return Ok(root.display().to_string());
+        }
+        let known = self.containerd.cri_image_root().await.ok().flatten();
+        known.ok_or_else(|| Error::NoRoot(table.default.clone()))
+    }
+
+    /// So that a caller who looks next at containerd does not see the image any more. Best effort: the removal itself
+    /// is done.
     async fn forgotten(&self, id: &str) {
         if !self.containerd.has_cri() {
             return;

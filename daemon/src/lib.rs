@@ -4,9 +4,9 @@
 //!
 //! `oci` holds the pure words; `registry` and `containerd` are the two worlds outside; `fetch` moves blobs from one
 //! to the other, `node` knows what this node's containerd is configured for and chooses the snapshotter, `unpack`
-//! turns blobs into snapshots, `pull` and `images` decide, `cri` converts, `config` reads the settings, `daemon`
-//! builds everything once, `fuzz` is the way in for random input. A house imports only houses before it in that list; a test holds that, and
-//! `docs/architecture.md` tells it at length.
+//! turns blobs into snapshots, `pull` and `images` decide, `cri` converts, `fuzz` is the way in for random input,
+//! `config` reads the settings, `daemon` builds everything once. A house imports only houses before it in that list; a
+//! test holds that, and `docs/architecture.md` tells it at length.
 
 pub mod cause;
 pub mod cli;

@@ -20,6 +20,9 @@ use snapshotter::{Table, UnknownHandler};
 
 /// How long a pull waits for a containerd that is starting; kubelet retries after that.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a containerd that was not there yet is waited for by those that would else give up drayd: less than the two
+/// minutes that kubelet waits.
+const FIRST_PATIENCE: Duration = Duration::from_secs(100);
 /// Between two looks at a containerd that is away.
 const RETRY: Duration = Duration::from_millis(250);
 /// What containerd's CRI uses where nothing is configured.
@@ -41,8 +44,19 @@ pub struct Config {
 /// The current table, for everybody who needs it.
 #[derive(Clone, Debug)]
 pub struct Node {
-    table: watch::Receiver<Option<Arc<Table>>>,
+    link: watch::Receiver<Link>,
     address: PathBuf,
+}
+
+/// Whether containerd is there.
+#[derive(Clone, Debug)]
+enum Link {
+    /// Not since drayd started.
+    NotYet,
+    /// It is, and this is what it says.
+    Up(Arc<Table>),
+    /// It was.
+    Lost,
 }
 
 /// Keeps the table true; see [`Watcher::run`].
@@ -50,7 +64,7 @@ pub struct Node {
 pub struct Watcher {
     config: Config,
     containerd: Containerd,
-    table: watch::Sender<Option<Arc<Table>>>,
+    link: watch::Sender<Link>,
 }
 
 /// containerd cannot be asked.
@@ -66,17 +80,39 @@ pub struct NodeError {
 impl Node {
     /// A node that knows nothing yet, and the watcher that has to run for it to learn.
     pub fn new(config: Config, containerd: Containerd) -> (Self, Watcher) {
-        let (sender, table) = watch::channel(None);
+        let (sender, link) = watch::channel(Link::NotYet);
         let address = containerd.address().to_owned();
-        (Self { table, address }, Watcher { config, containerd, table: sender })
+        (Self { link, address }, Watcher { config, containerd, link: sender })
     }
 
     /// The table, as soon as containerd is there; an error if it does not come in a few seconds.
     pub async fn table(&self) -> Result<Arc<Table>, NodeError> {
-        let mut table = self.table.clone();
-        let known = tokio::time::timeout(PATIENCE, table.wait_for(Option::is_some)).await;
-        let known = known.ok().and_then(Result::ok).and_then(|table| table.clone());
-        known.ok_or_else(|| NodeError { address: self.address.clone() })
+        self.table_within(PATIENCE).await
+    }
+
+    /// The same for those who would rather wait: as long as containerd has not been there at all, an error comes much
+    /// later.
+    pub async fn first_table(&self) -> Result<Arc<Table>, NodeError> {
+        let new = matches!(*self.link.borrow(), Link::NotYet);
+        self.table_within(if new { FIRST_PATIENCE } else { PATIENCE }).await
+    }
+
+    async fn table_within(&self, patience: Duration) -> Result<Arc<Table>, NodeError> {
+        let mut link = self.link.clone();
+        let up = tokio::time::timeout(patience, link.wait_for(|link| matches!(link, Link::Up(_)))).await;
+        match up.ok().and_then(Result::ok).as_deref() {
+            Some(Link::Up(table)) => Ok(Arc::clone(table)),
+            _ => Err(NodeError { address: self.address.clone() }),
+        }
+    }
+
+    /// Waits until containerd is there, or until it is not.
+    pub async fn until(&self, there: bool) {
+        // It fails only when nobody watches any more: drayd is at its end, and nothing changes from here on.
+        let mut link = self.link.clone();
+        if link.wait_for(|link| matches!(link, Link::Up(_)) == there).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }
 
@@ -95,9 +131,9 @@ impl Watcher {
                 Ok((version, table)) => {
                     waiting = false;
                     announce(&self.containerd, &version, &table);
-                    self.table.send_replace(Some(Arc::new(table)));
+                    self.link.send_replace(Link::Up(Arc::new(table)));
                     let cause = lost.await;
-                    self.table.send_replace(None);
+                    self.link.send_replace(Link::Lost);
                     tracing::warn!(cause = chain(&cause), "lost the connection to containerd");
                 }
                 // Said once, however long it lasts.
@@ -139,6 +175,7 @@ impl Watcher {
             loaded,
             unknown: self.config.unknown,
             sandbox_image: cri.sandbox_image,
+            content_root: self.containerd.content_root().await?,
         };
         Ok((version, table))
     }

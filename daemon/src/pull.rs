@@ -182,13 +182,13 @@ impl Puller {
         let resolved = resolve::resolve(&self.fetcher, context, named, &self.platform).await?;
         let plan = Plan::new(reference, &resolved)?;
         let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
-        record::record(context, order, &resolved, &plan).await?;
+        let records = record::record(context, order, &resolved, &plan).await?;
         let shown = publish::publish(&self.containerd, reference, &plan.image_id).await?;
         if order.sandbox.unwrap_or(shown.pinned) {
             self.spread(order, context, &plan).await;
         }
 
         let tally = Tally::new(context.meter.bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
-        Ok(Outcome { image_id: plan.image_id, tally })
+        Ok(Outcome { image_id: plan.image_id, records, tally })
     }
 }

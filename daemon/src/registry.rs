@@ -20,6 +20,7 @@ mod access;
 mod blob;
 mod challenge;
 mod check;
+mod client_certificates;
 mod credential_helper;
 mod credentials;
 mod credentials_file;

@@ -3,6 +3,7 @@
 //! API; containerd's CRI is in the process that has the store. Prints a table and writes it into the file that is
 //! named. Asserts no time.
 
+mod document;
 mod report;
 
 use std::fs;
@@ -12,13 +13,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use drayd_tests::bed::Bed;
 use drayd_tests::cri::Cri;
+use drayd_tests::ctr;
 use drayd_tests::launch::{Launch, Launched};
 use drayd_tests::layer::{LayerTar, Meta, noise};
 use drayd_tests::link::Link;
-use drayd_tests::peers::{self, Release};
+use drayd_tests::peers::Release;
 use drayd_tests::place::Place;
 use drayd_tests::scripted::image::{Blob, Image};
 use drayd_tests::scripted::{Authority, Scripted, Tls};
+use drayd_tests::usage::processor_time;
 
 use report::{Case, Puller, Sample};
 
@@ -107,7 +110,7 @@ async fn measured() -> Result<()> {
     }
     let text = report::text(&samples, SIZE, DELAY)?;
     println!("{text}");
-    file.map_or(Ok(()), |file| report::write(&file, &text))
+    file.map_or(Ok(()), |file| document::write(&file, "fetch", &text))
 }
 
 async fn node(release: Release, ways: &[Way], authority: &Authority) -> Result<Node> {
@@ -174,7 +177,7 @@ async fn pull(
     match puller {
         Puller::Drayd => pull_by_cri(&node.drayd.cri(), &reference, image).await,
         Puller::Service => pull_by_cri(&node.bed.containerd.cri(), &reference, image).await,
-        Puller::Client => pull_by_client(node, &reference).await,
+        Puller::Client => ctr::pull(&node.bed.containerd, "k8s.io", &reference).await,
     }
     .with_context(|| format!("cannot pull {reference}"))?;
     let wall = started.elapsed().as_secs_f64();
@@ -190,37 +193,4 @@ async fn pull_by_cri(cri: &Cri, reference: &str, image: &Image) -> Result<()> {
     let id = cri.pull(reference, None, None).await?;
     ensure!(id == image.config.digest, "its id is {id}");
     Ok(())
-}
-
-/// By `ctr`, which resolves, fetches and unpacks itself, as every program does that is built on containerd's client.
-async fn pull_by_client(node: &Node, reference: &str) -> Result<()> {
-    let containerd = &node.bed.containerd;
-    let mut command = tokio::process::Command::new(peers::ctr(node.release)?);
-    command.arg("--address").arg(containerd.socket()).args(["--namespace", "k8s.io", "images", "pull"]);
-    command.arg("--hosts-dir").arg(containerd.registry_configuration());
-    if node.release != Release::V1_6 {
-        // Else containerd's transfer service does the pull.
-        command.arg("--local");
-    }
-    let output = command.arg(reference).kill_on_drop(true).output().await.context("cannot run ctr")?;
-    ensure!(output.status.success(), "ctr: {}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(())
-}
-
-/// Seconds of processor time so far.
-struct ProcessorTime {
-    own: f64,
-    /// Of children that have ended.
-    children: f64,
-}
-
-fn processor_time(pid: u32) -> Result<ProcessorTime> {
-    /// Clock ticks per second: fixed in Linux's interface.
-    const TICKS: f64 = 100.0;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = stat.rsplit_once(')').context("a process without a name")?;
-    let mut fields = fields.split_whitespace().skip(11);
-    let mut next = || fields.next().and_then(|field| field.parse::<f64>().ok()).context("no processor time");
-    let mut both = || Ok::<_, anyhow::Error>((next()? + next()?) / TICKS);
-    Ok(ProcessorTime { own: both()?, children: both()? })
 }

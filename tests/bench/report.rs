@@ -1,16 +1,13 @@
-//! Samples as a table, and the table in the documentation.
+//! Samples of fetching as a table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
-use std::thread::available_parallelism;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use drayd_tests::peers::Release;
 
-const BEGIN: &str = "<!-- measured: fetch -->";
-const END: &str = "<!-- end of measured: fetch -->";
+use crate::document;
 
 /// The circumstances of a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,7 +83,7 @@ pub(crate) fn text(
          connection. {}\n",
         size >> 20,
         delay.as_millis(),
-        machine()?,
+        document::machine()?,
     );
     let mut last = None;
     for ((release, case), pullers) in &by {
@@ -121,33 +118,4 @@ pub(crate) fn text(
         );
     }
     Ok(text)
-}
-
-/// The machine, without a word of which one it is.
-fn machine() -> Result<String> {
-    let memory = fs::read_to_string("/proc/meminfo").context("cannot read the size of memory")?;
-    let kilobytes = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
-    let gigabytes = kilobytes.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default() >> 20;
-    let kernel =
-        fs::read_to_string("/proc/sys/kernel/osrelease").context("cannot read the kernel's release")?;
-    let kernel: Vec<&str> = kernel.split('.').take(2).collect();
-    Ok(format!(
-        "Machine: {} processors, {gigabytes} GiB of memory, Linux {}; the registry runs on it, too.",
-        available_parallelism()?,
-        kernel.join(".")
-    ))
-}
-
-/// Puts the section into the file, between its markers; a file without them gets them at its end.
-pub(crate) fn write(file: &str, section: &str) -> Result<()> {
-    let present = fs::read_to_string(file).unwrap_or_else(|_| {
-        "# Performance\n\n## Fetch\n\n`make bench-fetch` measures this anew.\n".to_owned()
-    });
-    let section = format!("{BEGIN}\n\n{section}\n{END}");
-    let text =
-        match present.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1))) {
-            Some((before, after)) => format!("{before}{section}{after}"),
-            None => format!("{present}\n{section}\n"),
-        };
-    fs::write(file, text).with_context(|| format!("cannot write {file}"))
 }

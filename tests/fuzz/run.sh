@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes drayd's readers of foreign text, one after another. FUZZ_RUNS=n ends each after n inputs; without it each runs
-# for FUZZ_SECONDS (600 by default). FUZZ_TARGET names a single one. What is found lies in findings/, what was learned
+# Fuzzes drayd's readers of foreign text, one after another, each for FUZZ_SECONDS (600 by default). FUZZ_RUNS=n ends
+# each after n inputs instead, of a program that is built without optimisation: that is quicker. FUZZ_TARGET names a single one. What is found lies in findings/, what was learned
 # in corpus/, both below the directory of build results. Needs a stable toolchain and a C++ compiler.
 set -euo pipefail
 
@@ -21,18 +21,21 @@ flags=(
 )
 # The versions that drayd is built with, and the fuzzer's beside them.
 cp "$root/Cargo.lock" "$here/Cargo.lock"
+if [[ -n ${FUZZ_RUNS:-} ]]; then
+    profile=dev program=$results/$host/debug/drayd-fuzz limit=(-runs="$FUZZ_RUNS")
+else
+    profile=release program=$results/$host/release/drayd-fuzz limit=(-max_total_time="${FUZZ_SECONDS:-600}")
+fi
 # With a target named, the flags stay away from build scripts and macros.
-RUSTFLAGS="${flags[*]}" cargo build --quiet --release --target "$host" --target-dir "$results" \
+RUSTFLAGS="${flags[*]}" cargo build --quiet --profile "$profile" --target "$host" --target-dir "$results" \
     --manifest-path "$here/Cargo.toml"
 
-limit=(-max_total_time="${FUZZ_SECONDS:-600}")
-[[ -z ${FUZZ_RUNS:-} ]] || limit=(-runs="$FUZZ_RUNS")
 mapfile -t targets < <(cd "$here/seeds" && ls)
 [[ -z ${FUZZ_TARGET:-} ]] || targets=("$FUZZ_TARGET")
 for target in "${targets[@]}"; do
     mkdir -p "$results/corpus/$target" "$results/findings/$target"
     echo "fuzz: $target"
-    if ! FUZZ_TARGET=$target "$results/$host/release/drayd-fuzz" "$results/corpus/$target" "$here/seeds/$target" \
+    if ! FUZZ_TARGET=$target "$program" "$results/corpus/$target" "$here/seeds/$target" \
         "${limit[@]}" -max_len=8192 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 -verbosity=0 \
         -artifact_prefix="$results/findings/$target/" >"$results/$target.log" 2>&1; then
         tail -n 40 "$results/$target.log" >&2

@@ -5,6 +5,8 @@
 mod broken;
 #[path = "refusals/credentials.rs"]
 mod credentials;
+#[path = "refusals/descriptors.rs"]
+mod descriptors;
 #[path = "refusals/downloads.rs"]
 mod downloads;
 #[path = "refusals/manifests.rs"]
@@ -36,6 +38,7 @@ fn main() -> Result<ExitCode> {
     for release in Release::ALL {
         broken::add(&mut suite, release);
         manifests::add(&mut suite, release);
+        descriptors::add(&mut suite, release);
         platforms::add(&mut suite, release);
         transfers::add(&mut suite, release);
         downloads::add(&mut suite, release);

@@ -12,7 +12,10 @@
 //! | `layer`, `images` | layers entry by entry; the test images |
 //! | `containerd` | one containerd with its own nydus-snapshotter |
 //! | `socket`, `cri`, `probe`, `tree`, `raw` | clients: CRI, containerd's native API, the unpacked filesystem, any method |
+//! | `grpc_go`, `hpack` | a client that writes what grpc-go writes |
+//! | `ctr` | containerd's own client for the command line |
 //! | `drayd`, `launch`, `log` | drayd itself, in front of a containerd: the plain way, and any way; what it logs |
+//! | `stage` | a bed without images, and drayd in front of it |
 //! | `throttle`, `link`, `wait` | a slow wire; a long wire; waiting with a deadline |
 //! | `scripted` | a registry that does what a script says, and images made for it |
 
@@ -20,8 +23,11 @@ pub mod bed;
 pub mod containerd;
 pub mod crane;
 pub mod cri;
+pub mod ctr;
 mod difference;
 pub mod drayd;
+pub mod grpc_go;
+pub mod hpack;
 pub mod images;
 pub mod launch;
 pub mod layer;
@@ -36,7 +42,9 @@ pub mod raw;
 pub mod registry;
 pub mod scripted;
 pub mod socket;
+pub mod stage;
 pub mod suite;
 pub mod throttle;
 pub mod tree;
+pub mod usage;
 pub mod wait;

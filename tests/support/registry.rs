@@ -1,4 +1,4 @@
-//! docker-registry on a free loopback port, plain HTTP, and what it was asked. Several may stand over one storage
+//! docker-registry on a free loopback port, and what it was asked. Several may stand over one storage
 //! directory: an open one for pushing and one that wants a password.
 
 use std::fs;
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::process::Process;
-use crate::scripted::ISSUER;
 use crate::scripted::tokens::SERVICE;
+use crate::scripted::{Authority, ISSUER, Identity};
 
 const START: Duration = Duration::from_secs(10);
 /// The access log is written after the answer; a log this long quiet holds every request that was answered before.
@@ -70,7 +70,34 @@ impl Registry {
             write(&passwords, &hashed(account)?)?;
             auth = format!("auth: {{htpasswd: {{realm: bed, path: {}}}}}\n", passwords.display());
         }
-        Ok(Self { account, ..Self::start_with(name, run, storage, &auth)? })
+        Ok(Self { account, ..Self::start_with(name, run, storage, "", &auth)? })
+    }
+
+    /// Starts one whose API lies below a path of its own, such as `/nested/`.
+    pub fn start_below(name: &str, run: &Path, storage: &Path, path: &str) -> Result<Self> {
+        Self::start_with(name, run, storage, &format!(", prefix: {path}"), "")
+    }
+
+    /// Starts one that speaks TLS; of its clients it wants a certificate of `clients`, if there is such.
+    pub fn start_tls(
+        name: &str,
+        run: &Path,
+        storage: &Path,
+        identity: &Identity,
+        clients: Option<&Authority>,
+    ) -> Result<Self> {
+        let [certificate, key] = ["cert", "key"].map(|ending| run.join(format!("{name}.{ending}")));
+        write(&certificate, &identity.certificate)?;
+        write(&key, &identity.key)?;
+        let mut client_authorities = String::new();
+        if let Some(clients) = clients {
+            let bundle = run.join(format!("{name}.clients"));
+            write(&bundle, &clients.pem())?;
+            client_authorities = format!(", clientcas: [{}]", bundle.display());
+        }
+        let (certificate, key) = (certificate.display(), key.display());
+        let tls = format!(", tls: {{certificate: {certificate}, key: {key}{client_authorities}}}");
+        Self::start_with(name, run, storage, &tls, "")
     }
 
     /// Starts one that wants tokens: from the server at `realm`, signed with the key of `certificate` (PEM).
@@ -87,15 +114,16 @@ impl Registry {
         let auth = format!(
             "auth: {{token: {{realm: \"{realm}\", service: {service}, issuer: {ISSUER}, rootcertbundle: {bundle}}}}}\n"
         );
-        Self::start_with(name, run, storage, &auth)
+        Self::start_with(name, run, storage, "", &auth)
     }
 
-    fn start_with(name: &str, run: &Path, storage: &Path, auth: &str) -> Result<Self> {
+    /// With more keys of `http`, each after a comma, and a section for who may come in.
+    fn start_with(name: &str, run: &Path, storage: &Path, http: &str, auth: &str) -> Result<Self> {
         let address = free_loopback_address()?;
         let config = format!(
             "version: 0.1\nlog: {{level: warn}}\n\
              storage: {{filesystem: {{rootdirectory: {}}}, delete: {{enabled: true}}}}\n\
-             http: {{addr: {address}, secret: of-the-test-bed}}\n{auth}",
+             http: {{addr: {address}, secret: of-the-test-bed{http}}}\n{auth}",
             storage.display()
         );
         let file = run.join(format!("{name}.yml"));

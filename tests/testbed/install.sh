@@ -10,6 +10,7 @@ needs=(
     /etc/ssl/certs/ca-certificates.crt   ca-certificates
     /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
     cc                                   build-essential
+    c++                                  build-essential
     protoc                               protobuf-compiler
     runc                                 runc
     docker-registry                      docker-registry

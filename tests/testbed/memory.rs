@@ -6,6 +6,7 @@ use drayd_tests::drayd::Drayd;
 use drayd_tests::images::big;
 use drayd_tests::peers::Release;
 use drayd_tests::place::Place;
+use drayd_tests::usage;
 
 const ID: &str = "memory";
 /// Size of the layer in megabytes.
@@ -22,21 +23,12 @@ pub(crate) async fn measure(release: Release) -> Result<()> {
     // Once through every path, so that what stays for good is not counted as the layer's.
     let small = bed.images.busybox.reference(bed.registry.address());
     cri.pull(&small, None, None).await.context("the small image")?;
-    let idle = read(drayd.pid(), "VmRSS:")?;
+    let idle = usage::memory(drayd.pid(), "VmRSS:")?;
     cri.pull(&image.reference(bed.registry.address()), None, None).await.context("the large image")?;
-    let (peak, after) = (read(drayd.pid(), "VmHWM:")?, read(drayd.pid(), "VmRSS:")?);
+    let (peak, after) = (usage::memory(drayd.pid(), "VmHWM:")?, usage::memory(drayd.pid(), "VmRSS:")?);
     println!(
         "containerd {release}, one layer of {LAYER} MB: idle {idle} KiB, peak {peak} KiB, after {after} KiB"
     );
     println!("the layer added {} KiB at its peak", peak.saturating_sub(idle));
     Ok(())
-}
-
-/// A line of `/proc/<pid>/status` in KiB.
-pub(crate) fn read(pid: u32, line: &str) -> Result<u64> {
-    let file = format!("/proc/{pid}/status");
-    let status = std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
-    let value = status.lines().find_map(|found| found.strip_prefix(line));
-    let value = value.with_context(|| format!("{file} has no {line}"))?;
-    value.trim().trim_end_matches(" kB").parse().with_context(|| format!("{line} of {file} is not a number"))
 }

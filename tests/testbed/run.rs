@@ -8,9 +8,8 @@ use drayd_tests::containerd::{NYDUS_HANDLER, RUNC_HANDLER};
 use drayd_tests::drayd::Drayd;
 use drayd_tests::peers::Release;
 use drayd_tests::place::Place;
+use drayd_tests::usage;
 use serde_json::Value;
-
-use crate::memory;
 
 /// Not the bed that `up` leaves, so that both can be there at once.
 const ID: &str = "run";
@@ -29,7 +28,7 @@ pub(crate) async fn run(release: Release, image: Option<&str>) -> Result<()> {
     println!(
         "drayd       {} (CRI), {} KiB resident",
         drayd.socket().display(),
-        memory::read(drayd.pid(), "VmRSS:")?
+        usage::memory(drayd.pid(), "VmRSS:")?
     );
 
     let given = image.map(str::to_owned);

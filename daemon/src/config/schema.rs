@@ -119,6 +119,8 @@ mod tests {
                 "cri.socket",
                 "cri.socket_mode",
                 "cri.socket_group",
+                "cri.verify_unpacked",
+                "cri.kubelet_reasons",
                 "api.socket",
                 "snapshotter.default",
                 "snapshotter.unknown_handler",

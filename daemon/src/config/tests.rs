@@ -25,6 +25,8 @@ fn every_key_takes_another_value() {
         socket = "/run/d.sock"
         socket_mode = "0600"
         socket_group = "drayd"
+        verify_unpacked = false
+        kubelet_reasons = true
         [api]
         socket = "/run/a.sock"
         [snapshotter]
@@ -66,6 +68,8 @@ fn every_key_takes_another_value() {
             socket: "/run/d.sock".into(),
             socket_mode: Mode::new(0o600).unwrap(),
             socket_group: Some(Group::Name("drayd".into())),
+            verify_unpacked: false,
+            kubelet_reasons: true,
         },
         api: Api { socket: "/run/a.sock".into() },
         snapshotter: Snapshotter {
@@ -81,7 +85,7 @@ fn every_key_takes_another_value() {
             anonymous_fallback: true,
             response_timeout: Duration::from_secs(3),
             parallel_ranges: NonZeroUsize::new(2).unwrap(),
-            range_size: Size(512 << 10),
+            range_size: RangeSize(512 << 10),
             download_rate: Some(Size(50 << 20)),
         },
         pull: Pull {
@@ -162,6 +166,18 @@ fn wrong_values_are_told_with_what_is_expected() {
             r#"2:20: `response_timeout` in [registry]: invalid value: string "0", expected a duration above zero such as "10s", "1m30s" or "500ms""#,
         ),
         (
+            "[registry]\nparallel_ranges = 33",
+            "2:19: `parallel_ranges` in [registry]: invalid value: integer `33`, expected a whole number from 1 to 32",
+        ),
+        (
+            "[registry]\nparallel_ranges = 0",
+            "2:19: `parallel_ranges` in [registry]: invalid value: integer `0`, expected a whole number from 1 to 32",
+        ),
+        (
+            "[registry]\nrange_size = \"8GiB\"",
+            r#"2:14: `range_size` in [registry]: invalid value: string "8GiB", expected a number of bytes above zero and up to 256MiB, such as "8MiB" or "512KiB""#,
+        ),
+        (
             "[snapshotter.handlers]\nkata = \"\"",
             r#"2:8: `handlers` in [snapshotter]: invalid value: string "", expected a name of letters and digits with single `-`, `_` or `.` between them"#,
         ),
@@ -182,6 +198,12 @@ fn wrong_values_are_told_with_what_is_expected() {
     }
     let long = format!("[cri]\nsocket = \"/{}\"", "s".repeat(107));
     assert!(problems(&long).ends_with("expected an absolute path of at most 107 bytes"));
+}
+
+#[test]
+fn the_largest_ranges_are_taken() {
+    let registry = parse("[registry]\nparallel_ranges = 32\nrange_size = \"256MiB\"").unwrap().registry;
+    assert_eq!((registry.parallel_ranges.get(), registry.range_size.0), (32, 256 << 20));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use containerd_client::types::Descriptor as WireDescriptor;
 use prost_types::FieldMask;
 use tonic::transport::Channel;
 
+use super::snapshots::Usage;
 use super::{Containerd, Error, Kind, MAX_MESSAGE, METADATA_DEADLINE};
 use crate::oci::digest::Hasher;
 use crate::oci::{Descriptor, Digest};
@@ -65,6 +66,21 @@ impl Containerd {
             digests.extend(page.info.into_iter().filter_map(|info| info.digest.parse::<Digest>().ok()));
         }
         Ok(digests)
+    }
+
+    /// How many blobs the namespace has, and how many bytes they are. One blob is one file.
+    pub async fn content_usage(&self) -> Result<Usage, Error> {
+        const OPERATION: &str = "list blobs";
+        let failed = |status| Error::new(OPERATION, "", &status);
+        let listed =
+            self.content_client().list(self.request(ListContentRequest { filters: Vec::new() })).await;
+        let mut stream = listed.map_err(failed)?.into_inner();
+        let mut usage = Usage::default();
+        while let Some(page) = stream.message().await.map_err(failed)? {
+            usage.inodes += page.info.len() as u64;
+            usage.bytes += page.info.iter().map(|info| u64::try_from(info.size).unwrap_or(0)).sum::<u64>();
+        }
+        Ok(usage)
     }
 
     /// The bytes of a blob that is known to be small, and an error if it is larger than `limit` bytes.

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use containerd_client::services::v1::images_client::ImagesClient;
 use containerd_client::services::v1::{
-    CreateImageRequest, DeleteImageRequest, Image as WireImage, ListImagesRequest, UpdateImageRequest,
+    CreateImageRequest, DeleteImageRequest, GetImageRequest, Image as WireImage, ListImagesRequest,
+    UpdateImageRequest,
 };
 use prost_types::FieldMask;
 use tonic::transport::Channel;
@@ -22,6 +23,17 @@ pub struct ImageRecord {
     pub target: Descriptor,
     /// The record's labels.
     pub labels: HashMap<String, String>,
+}
+
+/// What is under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A record.
+    Record(ImageRecord),
+    /// A record whose target is not a descriptor that can be read.
+    Odd,
+    /// No record.
+    Nothing,
 }
 
 /// Rounds of create and update against somebody who removes the same image; containerd's CRI does two.
@@ -75,7 +87,7 @@ impl Containerd {
     }
 
     async fn update_image(&self, record: &ImageRecord) -> Result<(), Error> {
-        if let Some(present) = self.find_image(&record.name).await? {
+        if let Found::Record(present) = self.find_image(&record.name).await? {
             let labelled = record.labels.iter().all(|(k, v)| present.labels.get(k) == Some(v));
             if labelled && present.target.digest == record.target.digest {
                 return Ok(());
@@ -92,16 +104,18 @@ impl Containerd {
         updated.map(drop).map_err(|status| Error::new("update image record", &record.name, &status))
     }
 
-    /// The record of exactly that name.
-    pub async fn find_image(&self, name: &str) -> Result<Option<ImageRecord>, Error> {
-        use containerd_client::services::v1::GetImageRequest;
+    /// What is under exactly that name.
+    pub async fn find_image(&self, name: &str) -> Result<Found, Error> {
         let answer = self.images_client().get(self.request(GetImageRequest { name: name.into() })).await;
         match answer.map_err(|status| Error::new("read image record", name, &status)) {
-            Ok(response) => Ok(response.into_inner().image.and_then(|image| {
-                let target = image.target.as_ref().and_then(content::own_descriptor)?;
-                Some(ImageRecord { name: image.name, target, labels: image.labels })
-            })),
-            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Ok(response) => {
+                let image = response.into_inner().image.unwrap_or_default();
+                let target = image.target.as_ref().and_then(content::own_descriptor);
+                Ok(target.map_or(Found::Odd, |target| {
+                    Found::Record(ImageRecord { name: image.name, target, labels: image.labels })
+                }))
+            }
+            Err(error) if error.kind() == Kind::NotFound => Ok(Found::Nothing),
             Err(error) => Err(error),
         }
     }

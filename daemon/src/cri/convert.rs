@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use drayd_proto::cri;
 
-use crate::images::ImageName;
+use crate::images::{ImageName, Place};
 use crate::node::snapshotter::WantedHandler;
 use crate::oci::Reference;
 use crate::oci::excerpt::excerpt;
@@ -50,6 +50,15 @@ pub fn image_name(spec: Option<cri::ImageSpec>) -> Result<ImageName, ConvertErro
     match spec.unwrap_or_default().image.as_str() {
         "" => Err(ConvertError::NoImage),
         name => ImageName::parse(name).map_err(ConvertError::Reference),
+    }
+}
+
+/// Reads where the image of an ImageStatus request is to be used. kubelet sends all annotations of the pod, and every pod
+/// of kubelet's has some, so a request without any is about no pod.
+pub fn place(spec: &cri::ImageSpec) -> Place {
+    match handler(&spec.runtime_handler, &spec.annotations) {
+        (WantedHandler::None, _) if spec.annotations.is_empty() => Place::Anywhere,
+        (wanted, _) => Place::Pod(wanted),
     }
 }
 
@@ -120,6 +129,22 @@ mod tests {
         }
         let both = handler("kata", &annotated("other"));
         assert_eq!(both, (WantedHandler::Spec("kata".into()), Some("other".into())));
+    }
+
+    #[test]
+    fn an_image_is_asked_for_in_a_pod_or_anywhere() {
+        let config_source = HashMap::from([("kubernetes.io/config.source".into(), "api".into())]);
+        for (of_spec, annotations, expected) in [
+            ("", HashMap::new(), Place::Anywhere),
+            ("", config_source, Place::Pod(WantedHandler::None)),
+            ("", annotated("kata"), Place::Pod(WantedHandler::Annotation("kata".into()))),
+            ("runc", HashMap::new(), Place::Pod(WantedHandler::Spec("runc".into()))),
+            ("runc", annotated("kata"), Place::Pod(WantedHandler::Spec("runc".into()))),
+        ] {
+            let runtime_handler = of_spec.to_owned();
+            let spec = cri::ImageSpec { runtime_handler, annotations, ..cri::ImageSpec::default() };
+            assert_eq!(place(&spec), expected, "{spec:?}");
+        }
     }
 
     #[test]

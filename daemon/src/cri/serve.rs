@@ -1,4 +1,4 @@
-//! The listener loop: HTTP/2 connections, each call to `ImageService` or through to containerd, and an orderly end.
+//! The listener loop: HTTP/2 connections, each call to a service of ours or through to containerd, and an orderly end.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,11 +13,15 @@ use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 use tonic::body::Body;
-use tonic::server::NamedService as _;
+use tonic::server::NamedService;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::HealthService;
 use tower::{Service as _, service_fn};
 
+use super::authority::Tolerant;
+use super::health::Health;
 use super::service::ImageEndpoint;
-use super::{deadline, passthrough, status};
+use super::{authority, deadline, passthrough, status};
 use crate::containerd::{Containerd, MAX_MESSAGE};
 
 /// After a failed accept, which mostly means that descriptors ran out: a loop without it would burn a core.
@@ -32,19 +36,29 @@ const MAX_CALLS: u32 = 10_000;
 
 type ImageServer = ImageServiceServer<ImageEndpoint>;
 
+/// What answers the calls of a connection.
+#[derive(Clone)]
+struct Services {
+    images: ImageServer,
+    health: HealthServer<HealthService>,
+    containerd: Containerd,
+}
+
 /// Serves connections of `listener` until `stop` resolves, then lets calls of `ImageService` that are in progress end
-/// while `patience` lasts. What is still running after that is dropped, which ends its pulls. Calls that are handed
-/// through are not waited for: a client may hold an event stream open for ever, and connects again.
+/// while `patience` lasts. What is still running after that is dropped, which ends its pulls. Other calls are not
+/// waited for: a client may hold an event stream open for ever, and connects again.
 pub async fn serve(
     listener: UnixListener,
     endpoint: ImageEndpoint,
+    health: &Health,
     containerd: Containerd,
     stop: impl Future<Output = ()>,
     patience: impl Future<Output = ()>,
 ) {
-    let server = ImageServer::new(endpoint)
+    let images = ImageServer::new(endpoint)
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
+    let services = Services { images, health: health.service(), containerd };
     let (graceful, calls) = (GracefulShutdown::new(), TaskTracker::new());
     let mut connections = JoinSet::new();
     let mut stop = std::pin::pin!(stop);
@@ -63,12 +77,12 @@ pub async fn serve(
                 continue;
             }
         };
-        let (server, containerd, calls) = (server.clone(), containerd.clone(), calls.clone());
+        let (services, calls) = (services.clone(), calls.clone());
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-            let request = request.map(Body::new);
-            let ours = is_image_service(&request);
-            let call = answer(ours, server.clone(), containerd.clone(), request);
-            let running = ours.then(|| calls.token());
+            let mut request = request.map(Body::new);
+            authority::forget(&mut request);
+            let running = is_of::<ImageServer, _>(&request).then(|| calls.token());
+            let call = services.clone().answer(request);
             async move {
                 let answered = call.await;
                 drop(running);
@@ -77,7 +91,8 @@ pub async fn serve(
         });
         let mut http = auto::Builder::new(TokioExecutor::new()).http2_only();
         http.http2().max_concurrent_streams(MAX_CALLS);
-        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        let connection =
+            http.serve_connection(TokioIo::new(Tolerant::new(stream)), TowerToHyperService::new(service));
         let watched = graceful.watch(connection.into_owned());
         connections.spawn(async move {
             if let Err(error) = watched.await {
@@ -105,25 +120,26 @@ async fn drain(graceful: GracefulShutdown, calls: TaskTracker, patience: impl Fu
     }
 }
 
-fn is_image_service(request: &Request<Body>) -> bool {
-    let path = request.uri().path().strip_prefix('/').unwrap_or_default();
-    path.strip_prefix(ImageServer::NAME).is_some_and(|method| method.starts_with('/'))
+impl Services {
+    async fn answer(mut self, request: Request<Body>) -> Result<Response<Body>, Infallible> {
+        if is_of::<HealthServer<HealthService>, _>(&request) {
+            return self.health.call(request).await;
+        }
+        if !is_of::<ImageServer, _>(&request) {
+            return Ok(passthrough::pass(self.containerd.channel(), request).await);
+        }
+        let limit = deadline::of(request.headers());
+        let call = self.images.call(request);
+        let Some(limit) = limit else { return call.await };
+        match tokio::time::timeout(limit, call).await {
+            Ok(answered) => answered,
+            Err(_) => Ok(status::deadline_passed().into_http()),
+        }
+    }
 }
 
-async fn answer(
-    ours: bool,
-    mut server: ImageServer,
-    containerd: Containerd,
-    request: Request<Body>,
-) -> Result<Response<Body>, Infallible> {
-    if !ours {
-        return Ok(passthrough::pass(containerd.channel(), request).await);
-    }
-    let limit = deadline::of(request.headers());
-    let call = server.call(request);
-    let Some(limit) = limit else { return call.await };
-    match tokio::time::timeout(limit, call).await {
-        Ok(answered) => answered,
-        Err(_) => Ok(status::deadline_passed().into_http()),
-    }
+/// Whether a call is for a method of `S`.
+fn is_of<S: NamedService, B>(request: &Request<B>) -> bool {
+    let path = request.uri().path().strip_prefix('/').unwrap_or_default();
+    path.strip_prefix(S::NAME).is_some_and(|method| method.starts_with('/'))
 }

@@ -1,7 +1,8 @@
 //! containerd's image records as images: those of one image ID are one image, and those whose documents cannot be read
 //! are kept apart, by what they point to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::Error;
 use super::inspect::Inspected;
@@ -15,81 +16,168 @@ use crate::oci::{Digest, Reference};
 pub struct Image {
     /// What its documents say.
     pub inspected: Inspected,
-    /// Names with a tag.
+    /// Names with a tag, in order.
     pub repo_tags: Vec<String>,
-    /// Names with a digest.
+    /// Names with a digest, in order.
     pub repo_digests: Vec<String>,
     /// Whether kubelet must not collect it.
     pub pinned: bool,
-    /// Names of all its records, the image ID among them.
-    records: Vec<String>,
+    /// Names of all its records, the image ID among them, and whether each pins the image.
+    records: BTreeMap<String, bool>,
 }
 
 /// Every image record of the namespace.
 #[derive(Debug, Default)]
 pub(super) struct Catalogue {
     /// By image ID.
-    images: BTreeMap<String, Image>,
+    images: BTreeMap<Digest, Arc<Image>>,
     /// Names of records that no image can be made of, by what they point to.
     unreadable: BTreeMap<String, Vec<String>>,
+    /// Where each record is, by its name.
+    places: HashMap<String, Place>,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// In the image with this ID, which its target led to.
+    Image { id: Digest, target: Digest },
+    /// With those that point to this.
+    Unreadable(String),
 }
 
 impl Catalogue {
-    /// Adds a record to its image.
-    pub(super) fn add(&mut self, inspected: Inspected, record: ImageRecord) {
-        let image = self.images.entry(inspected.id.to_string()).or_insert_with(|| Image {
-            inspected,
-            repo_tags: Vec::new(),
-            repo_digests: Vec::new(),
-            pinned: false,
-            records: Vec::new(),
-        });
+    /// Puts a record to its image, in the place of what was under its name.
+    pub(super) fn put(&mut self, inspected: Inspected, record: ImageRecord) {
+        self.remove(&record.name);
+        let id = inspected.id.clone();
+        let image = self.images.entry(id.clone()).or_insert_with(|| Arc::new(Image::of(inspected)));
         let (key, value) = labels::CRI_PINNED;
-        image.pinned |= record.labels.get(key).is_some_and(|label| label == value);
-        // A record is a name only in the form that the reference grammar gives it: others made by hand are not shown.
-        match Reference::parse(&record.name) {
-            Ok(reference) if reference.to_string() != record.name => {}
-            Ok(reference) if reference.digest().is_some() => image.repo_digests.push(record.name.clone()),
-            Ok(_) => image.repo_tags.push(record.name.clone()),
-            Err(_) => {}
-        }
-        image.records.push(record.name);
+        let pins = record.labels.get(key).is_some_and(|label| label == value);
+        Arc::make_mut(image).take(&record.name, pins);
+        self.places.insert(record.name, Place::Image { id, target: record.target.digest });
     }
 
-    /// Adds a record that no image can be made of; `target` is what it points to, as far as that can be told.
-    pub(super) fn add_unreadable(&mut self, name: String, target: Option<&Digest>) {
+    /// Puts a record that no image can be made of, in the place of what was under its name; `target` is what it points
+    /// to, as far as that can be told.
+    pub(super) fn put_unreadable(&mut self, name: String, target: Option<&Digest>) {
+        self.remove(&name);
         // One without a target is a thing of its own; no digest reads like this.
         let target = target.map_or_else(|| format!("the record {name}"), Digest::to_string);
+        self.places.insert(name.clone(), Place::Unreadable(target.clone()));
         self.unreadable.entry(target).or_default().push(name);
     }
 
+    /// Takes out the record of that name, and with the last one its image.
+    pub(super) fn remove(&mut self, name: &str) {
+        match self.places.remove(name) {
+            Some(Place::Image { id, .. }) => {
+                let Some(image) = self.images.get_mut(&id) else { return };
+                let image = Arc::make_mut(image);
+                image.lose(name);
+                if image.records.is_empty() {
+                    self.images.remove(&id);
+                }
+            }
+            Some(Place::Unreadable(target)) => {
+                let Some(names) = self.unreadable.get_mut(&target) else { return };
+                names.retain(|other| other != name);
+                if names.is_empty() {
+                    self.unreadable.remove(&target);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Whether there is a record of that name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
+    /// What the record of that name points to, if it is in an image.
+    pub(super) fn target(&self, name: &str) -> Option<&Digest> {
+        match self.places.get(name)? {
+            Place::Image { target, .. } => Some(target),
+            Place::Unreadable(_) => None,
+        }
+    }
+
     /// All images.
-    pub(super) fn into_images(self) -> Vec<Image> {
-        self.images.into_values().collect()
+    pub(super) fn images(&self) -> Vec<Arc<Image>> {
+        self.images.values().cloned().collect()
+    }
+
+    /// The image that has just that name, which is nobody else's whatever images there are.
+    pub(super) fn find_exact(&self, name: &ImageName) -> Option<Arc<Image>> {
+        let name = name.exact()?;
+        let Place::Image { id, .. } = self.places.get(&name)? else { return None };
+        self.images.get(id).filter(|image| image.answers_to(&name)).cloned()
     }
 
     /// The image that is meant.
-    pub(super) fn find(&self, name: &ImageName) -> Result<Option<&Image>, Error> {
+    pub(super) fn find(&self, name: &ImageName) -> Result<Option<Arc<Image>>, Error> {
+        if let Some(image) = self.find_exact(name) {
+            return Ok(Some(image));
+        }
         let places = name.choose(&self.called())?;
-        Ok(places.first().and_then(|place| self.images.values().nth(*place)))
+        Ok(places.first().and_then(|place| self.images.values().nth(*place)).cloned())
     }
 
     /// Names of all records of what is meant: those of an image, and those that cannot be read and so are in none.
     pub(super) fn records(&self, name: &ImageName) -> Result<Vec<String>, Error> {
         let places = name.choose(&self.called())?;
-        let of_images = self.images.values().map(|image| &image.records);
-        let records: Vec<_> = of_images.chain(self.unreadable.values()).collect();
+        let of_images = self.images.values().map(|image| image.records.keys().cloned().collect());
+        let records: Vec<Vec<_>> = of_images.chain(self.unreadable.values().cloned()).collect();
         Ok(places.into_iter().flat_map(|place| records[place].clone()).collect())
     }
 
     /// What images answer to, and then what the rest does, in the order of both maps.
     fn called(&self) -> Vec<Called<'_>> {
-        let of_images = self.images.values().map(Image::called);
+        let of_images = self.images.values().map(|image| image.called());
         of_images.chain(self.unreadable.values().map(|records| called_by(records))).collect()
     }
 }
 
 impl Image {
+    fn of(inspected: Inspected) -> Self {
+        let (repo_tags, repo_digests, records) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Self { inspected, repo_tags, repo_digests, pinned: false, records }
+    }
+
+    /// Takes in a record that it does not have.
+    fn take(&mut self, record: &str, pins: bool) {
+        self.records.insert(record.to_owned(), pins);
+        self.pinned |= pins;
+        if let Some(names) = self.names_like(record)
+            && let Err(place) = names.binary_search_by(|other| other.as_str().cmp(record))
+        {
+            names.insert(place, record.to_owned());
+        }
+    }
+
+    fn lose(&mut self, record: &str) {
+        if self.records.remove(record) == Some(true) {
+            self.pinned = self.records.values().any(|pins| *pins);
+        }
+        if let Some(names) = self.names_like(record)
+            && let Ok(place) = names.binary_search_by(|other| other.as_str().cmp(record))
+        {
+            names.remove(place);
+        }
+    }
+
+    /// Where a record is shown. It is a name only in the form that the reference grammar gives it: others made by hand
+    /// are not shown.
+    fn names_like(&mut self, record: &str) -> Option<&mut Vec<String>> {
+        let reference = Reference::parse(record).ok().filter(|reference| reference.to_string() == record)?;
+        Some(if reference.digest().is_some() { &mut self.repo_digests } else { &mut self.repo_tags })
+    }
+
+    fn answers_to(&self, name: &str) -> bool {
+        let names = self.repo_tags.iter().chain(&self.repo_digests);
+        self.inspected.id.as_str() == name || names.map(String::as_str).any(|other| other == name)
+    }
+
     fn called(&self) -> Called<'_> {
         let names = self.repo_tags.iter().chain(&self.repo_digests).map(String::as_str).collect();
         Called { names, ids: vec![self.inspected.id.as_str()] }
@@ -105,8 +193,6 @@ fn called_by(records: &[String]) -> Called<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use super::*;
     use crate::oci::{Descriptor, media_type};
 
@@ -128,7 +214,7 @@ mod tests {
 
     /// An image of four records.
     fn catalogue() -> Catalogue {
-        let inspected = Inspected { id: Digest::of(b"config"), size: 1, user: String::new() };
+        let inspected = Inspected { id: Digest::of(b"config"), size: 1, user: String::new(), chain: None };
         let digest = format!("docker.io/library/app@{}", Digest::of(b"manifest"));
         let mut catalogue = Catalogue::default();
         for (name, labels) in [
@@ -137,7 +223,7 @@ mod tests {
             ("docker.io/library/app:1".into(), &[("io.cri-containerd.pinned", "pinned")]),
             ("app:fixed".into(), &[]),
         ] {
-            catalogue.add(inspected.clone(), record(&name, labels));
+            catalogue.put(inspected.clone(), record(&name, labels));
         }
         catalogue
     }
@@ -154,11 +240,37 @@ mod tests {
     fn records_of_one_config_are_one_image_and_odd_names_are_not_shown() {
         let catalogue = catalogue();
         assert_eq!(records(&catalogue, "app:1").len(), 4, "all of them go when the image is removed");
-        let images = catalogue.into_images();
+        let images = catalogue.images();
         let [image] = images.as_slice() else { panic!("{images:?}") };
         assert_eq!(image.repo_tags, ["docker.io/library/app:1"]);
         assert_eq!(image.repo_digests, [format!("docker.io/library/app@{}", Digest::of(b"manifest"))]);
         assert!(image.pinned);
+    }
+
+    #[test]
+    fn names_and_pins_come_and_go_with_their_records() {
+        let mut catalogue = catalogue();
+        let inspected = Inspected { id: Digest::of(b"config"), size: 1, user: String::new(), chain: None };
+        for tag in ["docker.io/library/app:2", "docker.io/library/app:0", "docker.io/library/app:2"] {
+            catalogue.put(inspected.clone(), record(tag, &[]));
+        }
+        let shown = |catalogue: &Catalogue| {
+            let image = catalogue.images().pop().expect("an image");
+            (image.repo_tags.clone(), image.pinned)
+        };
+        let [zero, one, two] = ["0", "1", "2"].map(|tag| format!("docker.io/library/app:{tag}"));
+        assert_eq!(shown(&catalogue), (vec![zero.clone(), one.clone(), two.clone()], true));
+        catalogue.remove(&one);
+        assert_eq!(shown(&catalogue), (vec![zero.clone(), two], false));
+        for name in [id("config"), format!("docker.io/library/app@{}", Digest::of(b"manifest"))] {
+            catalogue.remove(&name);
+        }
+        for name in ["docker.io/library/app:2", "app:fixed", "unknown"] {
+            catalogue.remove(name);
+        }
+        assert_eq!(shown(&catalogue), (vec![zero.clone()], false));
+        catalogue.remove(&zero);
+        assert!(catalogue.images().is_empty());
     }
 
     #[test]
@@ -179,7 +291,7 @@ mod tests {
             ("other/app:1", false),
             ("beef", false),
         ] {
-            let image = catalogue().find(&name(text)).expect("it is not ambiguous").cloned();
+            let image = catalogue().find(&name(text)).expect("it is not ambiguous");
             assert_eq!(image.is_some(), found, "{text:?}");
         }
     }
@@ -189,10 +301,10 @@ mod tests {
         let mut catalogue = catalogue();
         let (broken, id) = (Digest::of(b"broken"), id("lost"));
         for text in ["docker.io/library/lost:1", "docker.io/library/lost:2", id.as_str()] {
-            catalogue.add_unreadable(text.into(), Some(&broken));
+            catalogue.put_unreadable(text.into(), Some(&broken));
         }
-        catalogue.add_unreadable("docker.io/library/nowhere:1".into(), None);
-        catalogue.add_unreadable("docker.io/library/nowhere:2".into(), None);
+        catalogue.put_unreadable("docker.io/library/nowhere:1".into(), None);
+        catalogue.put_unreadable("docker.io/library/nowhere:2".into(), None);
         let lost = ["docker.io/library/lost:1", "docker.io/library/lost:2", &id];
         for text in ["lost:1", "docker.io/library/lost:2", &id, &id["sha256:".len()..][..12]] {
             assert_eq!(catalogue.find(&name(text)).expect("it is not ambiguous"), None, "{text}");
@@ -200,17 +312,17 @@ mod tests {
         }
         assert_eq!(records(&catalogue, "nowhere:1"), ["docker.io/library/nowhere:1"]);
         assert_eq!(records(&catalogue, "lost:3"), [""; 0]);
-        assert_eq!(catalogue.into_images().len(), 1);
+        assert_eq!(catalogue.images().len(), 1);
     }
 
     #[test]
     fn an_unreadable_record_of_the_id_goes_with_the_image() {
         let mut catalogue = Catalogue::default();
-        let inspected = Inspected { id: Digest::of(b"config"), size: 1, user: String::new() };
-        catalogue.add(inspected.clone(), record("docker.io/library/app:1", &[]));
-        catalogue.add_unreadable(id("config"), Some(&Digest::of(b"broken")));
+        let inspected = Inspected { id: Digest::of(b"config"), size: 1, user: String::new(), chain: None };
+        catalogue.put(inspected.clone(), record("docker.io/library/app:1", &[]));
+        catalogue.put_unreadable(id("config"), Some(&Digest::of(b"broken")));
         let image = catalogue.find(&name(&id("config"))).expect("it is not ambiguous");
-        assert_eq!(image.map(|image| &image.inspected), Some(&inspected));
+        assert_eq!(image.map(|image| image.inspected.clone()), Some(inspected));
         assert_eq!(records(&catalogue, &id("config")), ["docker.io/library/app:1", &id("config")]);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::containerd::{self, Containerd};
 use crate::oci::walk::{Documents, Step};
-use crate::oci::{Descriptor, Digest, Platform, Walk, WalkError};
+use crate::oci::{ChainId, Descriptor, Digest, Platform, Walk, WalkError};
 
 /// What drayd tells of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct Inspected {
     pub size: u64,
     /// The config's `User`: a name or number, with an optional group after a colon.
     pub user: String,
+    /// Name of the snapshot that containers are made on, in every snapshotter; `None` for an image without layers.
+    pub chain: Option<ChainId>,
 }
 
 /// Why an image's documents cannot be told.
@@ -52,6 +54,11 @@ impl Inspector {
         Ok(inspected)
     }
 
+    /// Forgets a target: whose record goes may lose its documents.
+    pub(super) fn forget(&self, target: &Digest) {
+        self.known().remove(target);
+    }
+
     /// Forgets all targets but these.
     pub(super) fn retain(&self, targets: &HashSet<Digest>) {
         self.known().retain(|digest, _| targets.contains(digest));
@@ -82,5 +89,6 @@ fn inspected(documents: Documents) -> Inspected {
         id: config.descriptor.digest,
         size: documents + length(&manifest.bytes) + length(&config.bytes) + layers,
         user: config.document.user,
+        chain: ChainId::of_stack(&config.document.diff_ids).pop(),
     }
 }

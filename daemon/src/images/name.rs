@@ -42,6 +42,14 @@ impl ImageName {
         Ok(if digits { Self::Either(reference, text.into()) } else { Self::Reference(reference) })
     }
 
+    /// The name of the record that is meant, if there is one of just that name.
+    pub(super) fn exact(&self) -> Option<String> {
+        match self {
+            Self::Id(id) => (id.len() == ALGORITHM.len() + 64).then(|| id.clone()),
+            Self::Reference(reference) | Self::Either(reference, _) => Some(reference.to_string()),
+        }
+    }
+
     /// Places of the things that are meant: those that have it as a reference, else those that have the one ID that
     /// starts with it. First digits that several IDs share are an error, since any choice would be a guess.
     pub(super) fn choose(&self, things: &[Called<'_>]) -> Result<Vec<usize>, Error> {

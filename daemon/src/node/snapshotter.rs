@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::path::PathBuf;
 
 use crate::containerd::Snapshotter;
 use crate::containerd::introspection::LoadedSnapshotter;
@@ -50,6 +51,8 @@ pub struct Table {
     /// The image of pod sandboxes, where containerd tells it. Decides about no snapshotter; it is known from where
     /// all of this is.
     pub sandbox_image: Option<Reference>,
+    /// The directory of containerd's content store, where containerd tells it. As above.
+    pub content_root: Option<PathBuf>,
 }
 
 /// The snapshotter of one pull.
@@ -202,6 +205,7 @@ mod tests {
             loaded: vec![loaded("overlayfs", false), loaded("native", false), loaded("nydus", true)],
             unknown: UnknownHandler::Error,
             sandbox_image: None,
+            content_root: None,
         }
     }
 

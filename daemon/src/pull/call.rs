@@ -20,6 +20,8 @@ use crate::unpack::LayerOutcome;
 pub struct Outcome {
     /// The image ID: digest of the image config.
     pub image_id: Digest,
+    /// Names of the image records that it has written, or found right.
+    pub records: Vec<String>,
     /// Where its bytes came from.
     pub tally: Tally,
 }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn outcome() -> Outcome {
-        Outcome { image_id: Digest::of(b"config"), tally: Tally::default() }
+        Outcome { image_id: Digest::of(b"config"), records: Vec::new(), tally: Tally::default() }
     }
 
     #[tokio::test]

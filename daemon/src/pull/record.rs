@@ -12,13 +12,13 @@ use crate::unpack::Context;
 /// Writes the records that containerd's CRI expects of an image: the reference if it is a tag, `repository@digest`,
 /// and the image ID, each with the label that says that CRI manages it (with it CRI makes no record of its own, so
 /// all three are made here). A pinned image has the label that keeps kubelet from collecting it, too; CRI from 2.x on
-/// adds that one itself to what it finds without.
+/// adds that one itself to what it finds without. Returns their names.
 pub(super) async fn record(
     context: &Context,
     order: &Order,
     resolved: &Resolved,
     plan: &Plan,
-) -> Result<(), Error> {
+) -> Result<Vec<String>, Error> {
     let failed = |source| Error::Containerd { step: "record the image", source };
     let containerd = &context.containerd;
     keep_layers(context, &order.choice.snapshotter.name, plan).await?;
@@ -30,11 +30,13 @@ pub(super) async fn record(
         .into_iter()
         .flatten();
     let labels: HashMap<_, _> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-    for name in names.into_iter().flatten() {
-        let record = ImageRecord { name, target: resolved.target.clone(), labels: labels.clone() };
+    let names: Vec<String> = names.into_iter().flatten().collect();
+    for name in &names {
+        let (name, target) = (name.clone(), resolved.target.clone());
+        let record = ImageRecord { name, target, labels: labels.clone() };
         containerd.put_image(&record).await.map_err(failed)?;
     }
-    Ok(())
+    Ok(names)
 }
 
 /// Keeps the image's snapshots from collection as long as the image is there: one label for each snapshotter, those of

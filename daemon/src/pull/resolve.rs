@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Error;
+use crate::containerd::images::{Found, ImageRecord};
 use crate::containerd::{Containerd, labels};
 use crate::fetch::{Fetched, Fetcher, Meter, Source};
 use crate::oci::digest::Algorithm;
@@ -70,13 +71,14 @@ pub(super) async fn known(
         return Ok(None);
     }
     let record = containerd.find_image(&reference.with_digest(digest)).await;
-    let record = record.map_err(|source| Error::Containerd { step: "look the image up", source })?;
-    // Others write records, too.
-    let right = |target: &Descriptor| {
-        target.digest == *digest && matches!(target.kind(), Kind::Index | Kind::Manifest)
+    let Found::Record(ImageRecord { target, .. }) =
+        record.map_err(|source| Error::Containerd { step: "look the image up", source })?
+    else {
+        return Ok(None);
     };
-    let target = record.map(|record| record.target).filter(right);
-    Ok(target.map(|target| Named { target, body: None, host: String::new() }))
+    // Others write records, too.
+    let right = target.digest == *digest && matches!(target.kind(), Kind::Index | Kind::Manifest);
+    Ok(right.then(|| Named { target, body: None, host: String::new() }))
 }
 
 /// Brings the documents of the image for `platform`.

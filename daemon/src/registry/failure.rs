@@ -216,11 +216,9 @@ impl Failure {
         let cause = innermost(&error);
         match of_tls(&error) {
             Some(rustls::Error::InvalidCertificate(_)) => Self::Untrusted { url, cause },
-            // What breaks later breaks by chance, but for our certificate: hosts refuse that after the handshake.
-            Some(rustls::Error::AlertReceived(alert)) if connecting || is_about_certificates(*alert) => {
-                Self::NoTls { url, cause }
-            }
             Some(_) if connecting => Self::NoTls { url, cause },
+            // What breaks later breaks by chance, but for our certificate: hosts refuse that after the handshake.
+            _ if is_about_our_certificate(&cause) => Self::NoTls { url, cause },
             _ if connecting => Self::Unreachable { url, cause },
             _ => Self::Broken { method: method.clone(), url, cause },
         }
@@ -269,18 +267,22 @@ fn of_tls<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> 
     error.downcast_ref().or_else(|| of_tls(inner?))
 }
 
-fn is_about_certificates(alert: AlertDescription) -> bool {
-    matches!(
-        alert,
-        AlertDescription::BadCertificate
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::CertificateRevoked
-            | AlertDescription::CertificateExpired
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::UnknownCA
-            | AlertDescription::AccessDenied
-            | AlertDescription::CertificateRequired
-    )
+/// What a host says of a client certificate that it does not take.
+const CERTIFICATE_ALERTS: [AlertDescription; 8] = [
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+    AlertDescription::CertificateRequired,
+];
+
+/// Whether a cause is such an alert. Told by its text, which is all that the HTTP/2 library keeps of it.
+fn is_about_our_certificate(cause: &str) -> bool {
+    let text = |alert| rustls::Error::AlertReceived(alert).to_string();
+    CERTIFICATE_ALERTS.into_iter().any(|alert| cause.ends_with(&text(alert)))
 }
 
 fn asked(told: Option<Duration>) -> String {
@@ -303,6 +305,18 @@ mod tests {
     fn a_redacted_url_keeps_no_user_query_or_fragment() {
         let url = "https://user:canary@reg.test:5000/v2/a/blobs/x?sig=canary#canary".parse().unwrap();
         assert_eq!(redacted(&url), "https://reg.test:5000/v2/a/blobs/x");
+    }
+
+    #[test]
+    fn an_alert_about_our_certificate_is_told_from_one_by_chance() {
+        for (cause, about) in [
+            ("received fatal alert: CertificateRequired", true),
+            ("connection error: received fatal alert: BadCertificate", true),
+            ("connection error: received fatal alert: InternalError", false),
+            ("connection reset by peer", false),
+        ] {
+            assert_eq!(is_about_our_certificate(cause), about, "{cause}");
+        }
     }
 
     #[test]

@@ -3,14 +3,15 @@
 
 use std::io;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
-use http::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use http::header::{HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 
 use super::challenge::{self, Challenge};
 use super::credentials::{Credentials, Given, Login, server_of};
 use super::credentials_file::CredentialsFile;
-use super::hosts_toml;
 use super::range::ContentRange;
+use super::{hosts_toml, retry_after};
 
 /// Stands for a secret in inputs; no error may show it.
 const CANARY: &str = "canary";
@@ -80,6 +81,20 @@ pub fn credentials(input: &[u8]) {
     }
     let server = server_of(text);
     assert!(!server.contains(['/', '?', '#', '@']), "a server is a host with its port: {server}");
+}
+
+/// `Retry-After`.
+pub fn retry_after(input: &[u8]) {
+    // The last day that a date can name is in the year 9999.
+    const LONGEST: Duration = Duration::from_secs(8030 * 366 * 24 * 3600);
+    let Ok(value) = HeaderValue::from_bytes(input) else { return };
+    let number = value.to_str().is_ok_and(|text| text.trim().bytes().all(|byte| byte.is_ascii_digit()));
+    if let Some(wait) =
+        retry_after::told(&HeaderMap::from_iter([(RETRY_AFTER, value)]), SystemTime::UNIX_EPOCH)
+    {
+        assert!(!wait.is_zero(), "no wait is none");
+        assert!(number || wait < LONGEST, "a date is at most so far away: {wait:?}");
+    }
 }
 
 /// `Content-Range`.

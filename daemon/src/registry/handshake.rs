@@ -12,9 +12,11 @@ use rustls::client::{
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, NamedGroup, SignatureScheme};
 use rustls_platform_verifier::Verifier;
 
+use super::client_certificates::ClientCertificates;
 use super::dial;
 
 /// Sessions remembered for resumption; the library's own figure.
@@ -25,8 +27,8 @@ const SESSIONS: usize = 256;
 pub(super) struct Settings<'a> {
     /// PEM bundles of further authorities.
     pub(super) authorities: &'a [Vec<u8>],
-    /// PEM of the client certificate and its key.
-    pub(super) client: Option<&'a [u8]>,
+    /// PEM of each client certificate with its key.
+    pub(super) clients: &'a [Vec<u8>],
     /// Takes any certificate.
     pub(super) skip_verify: bool,
     /// The application protocols that are offered, best first.
@@ -43,17 +45,16 @@ impl Settings<'_> {
             let authorities = authorities.collect::<Result<Vec<_>, _>>()?.concat();
             Arc::new(Verifier::new_with_extra_roots(authorities, provider.clone())?)
         };
-        let builder = ClientConfig::builder_with_provider(provider)
+        let clients = self.clients.iter().map(|pem| {
+            let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| unread(&error))?;
+            CertifiedKey::from_der(certificates(pem)?, key, &provider)
+        });
+        let clients = ClientCertificates::new(clients.collect::<Result<_, _>>()?);
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
-            .with_custom_certificate_verifier(verifier);
-        let mut config = match self.client {
-            Some(pem) => {
-                let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| unread(&error))?;
-                builder.with_client_auth_cert(certificates(pem)?, key)?
-            }
-            None => builder.with_no_client_auth(),
-        };
+            .with_custom_certificate_verifier(verifier)
+            .with_client_cert_resolver(Arc::new(clients));
         config.alpn_protocols = self.protocols.iter().map(|&protocol| protocol.into()).collect();
         config.resumption = Resumption::store(Arc::new(Sessions(ClientSessionMemoryCache::new(SESSIONS))));
         Ok(config)

@@ -146,7 +146,7 @@ fn names(domain: &str) -> Vec<String> {
     names
 }
 
-/// A directory as Docker lays it out: `*.crt` are authorities, `*.cert` with `*.key` the client's pair.
+/// A directory as Docker lays it out: `*.crt` are authorities, each `*.cert` with its `*.key` a pair of the client's.
 fn certificates_only(directory: &Path, domain: &str) -> Result<Vec<Host>, HostsError> {
     let unread = |source| HostsError::Read { path: directory.into(), source };
     let mut files: Vec<PathBuf> = Vec::new();

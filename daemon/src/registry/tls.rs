@@ -13,8 +13,8 @@ use super::handshake::Settings;
 pub(super) struct Tls {
     /// PEM bundles of further authorities.
     authorities: Vec<Vec<u8>>,
-    /// PEM of the client certificate and its key.
-    client: Option<Vec<u8>>,
+    /// PEM of each client certificate with its key, in the order of writing.
+    clients: Vec<Vec<u8>>,
     /// Takes any certificate.
     pub(super) skip_verify: bool,
 }
@@ -51,8 +51,7 @@ impl Tls {
         Ok(())
     }
 
-    /// Sets the client certificate, which the file at `path` holds, its key either in the same file or in `key`. The
-    /// HTTP library offers one certificate per connection: the first stays.
+    /// Adds the client certificate that the file at `path` holds, its key either in the same file or in `key`.
     pub(super) fn add_client(
         &mut self,
         path: &Path,
@@ -66,11 +65,7 @@ impl Tls {
         if Identity::from_pem(&pem).is_err() {
             return Err(TlsError::Pem { path: path.into(), what: "client certificate and key" });
         }
-        if self.client.is_some() {
-            tracing::warn!(path = %path.display(), "only the first client certificate of a host is used");
-        } else {
-            self.client = Some(pem);
-        }
+        self.clients.push(pem);
         Ok(())
     }
 
@@ -78,7 +73,7 @@ impl Tls {
     pub(super) fn notes(&self) -> Vec<&'static str> {
         [
             (!self.authorities.is_empty(), "ca"),
-            (self.client.is_some(), "client certificate"),
+            (!self.clients.is_empty(), "client certificate"),
             (self.skip_verify, "certificate not verified"),
         ]
         .into_iter()
@@ -87,16 +82,15 @@ impl Tls {
     }
 
     /// What another host is met with, to which this one sent us: the same authorities, since a site's own registry
-    /// and its blob storage share them, but neither our certificate nor a waived check.
+    /// and its blob storage share them, but neither our certificates nor a waived check.
     pub(super) fn elsewhere(&self) -> Self {
-        Self { authorities: self.authorities.clone(), client: None, skip_verify: false }
+        Self { authorities: self.authorities.clone(), clients: Vec::new(), skip_verify: false }
     }
 
     /// The library's settings for connections that offer these application protocols.
     pub(super) fn config(&self, protocols: &[&str]) -> Result<rustls::ClientConfig, rustls::Error> {
-        let Self { authorities, client, skip_verify } = self;
-        let client = client.as_deref();
-        Settings { authorities, client, skip_verify: *skip_verify, protocols }.config()
+        let Self { authorities, clients, skip_verify } = self;
+        Settings { authorities, clients, skip_verify: *skip_verify, protocols }.config()
     }
 }
 
@@ -104,7 +98,7 @@ impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
             .field("authorities", &self.authorities.len())
-            .field("client", &self.client.is_some())
+            .field("clients", &self.clients.len())
             .field("skip_verify", &self.skip_verify)
             .finish()
     }

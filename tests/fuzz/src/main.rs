@@ -11,13 +11,15 @@ use libfuzzer_sys::fuzz_target;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 6] = [
+const TARGETS: [(&str, Target); 8] = [
     ("reference", fuzz::reference),
     ("challenge", fuzz::challenge),
     ("hosts_toml", fuzz::hosts_toml),
     ("manifest", fuzz::manifest),
     ("credentials", fuzz::credentials),
     ("content_range", fuzz::content_range),
+    ("connection", fuzz::connection),
+    ("retry_after", fuzz::retry_after),
 ];
 
 fuzz_target!(|input: &[u8]| {

@@ -30,8 +30,9 @@ fn password(user: &str, password: &str, server_address: &str) -> cri::AuthConfig
     }
 }
 
+/// Faults 30 and 156, bad credentials.
 async fn passwords(bed: Arc<Bed>) -> Result<()> {
-    let stage = Stage::set(bed, "passwords").await?;
+    let stage = Stage::with(bed, "passwords", "", |launch| launch.level = "debug").await?;
     let registry = &stage.bed.private;
     let (address, account) = (registry.address(), registry.account().context("an account")?);
     let (user, right) = (account.user.as_str(), account.password.as_str());
@@ -55,12 +56,17 @@ async fn passwords(bed: Arc<Bed>) -> Result<()> {
         refused(what, stage.pull_as(&reference, auth).await, Code::Unauthenticated, &[text, address])?;
     }
     stage.left_nothing().await?;
+    let log = stage.drayd.log();
+    ensure!(log.contains("credentials not used: their server address is another registry"), "{log}");
+    ensure!(!log.contains(right), "the log shows a password:\n{log}");
 
     let encoded = STANDARD.encode(format!("{user}:{right}"));
     for (what, auth) in [
         ("user and password", password(user, right, "")),
         ("for host:port", password(user, right, address)),
         ("for http://host:port", password(user, right, &format!("http://{address}"))),
+        ("for https://host:port", password(user, right, &format!("https://{address}"))),
+        ("for https://host:port/v1/", password(user, right, &format!("https://{address}/v1/"))),
         ("for https://host:port/v2/", password(user, right, &format!("https://{address}/v2/"))),
         ("auth", cri::AuthConfig { auth: encoded.clone(), ..cri::AuthConfig::default() }),
         (

@@ -177,6 +177,7 @@ async fn shared(bed: Arc<Bed>) -> Result<()> {
     stage.bed.empty().await
 }
 
+/// Fault 156, access denied.
 async fn refused_above(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "refused-above").await?;
     let image = Image::new("refused-above", 3, 512)?;

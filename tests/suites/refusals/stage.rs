@@ -80,6 +80,12 @@ impl Stage {
         }
     }
 
+    /// Removes an image and fails unless that leaves what was there before it.
+    pub(crate) async fn removed(&self, reference: &str) -> Result<()> {
+        self.drayd.cri().remove(reference).await?;
+        self.left_nothing().await
+    }
+
     /// Fails unless the snapshot is committed in overlayfs, all leases are gone and nothing is unfinished.
     pub(crate) async fn holds(&self, chain_id: &str) -> Result<()> {
         let state = self.bed.containerd.probe().state().await?;
@@ -103,6 +109,12 @@ pub(crate) fn reach(bed: &Bed, address: &str, keys: &str) -> Result<()> {
             fs::write(directory.join("hosts.toml"), format!("server = \"http://{address}\"\n{keys}"))
         })
         .with_context(|| format!("cannot write {}", directory.display()))
+}
+
+/// Requests for blobs so far.
+pub(crate) fn blobs_asked(registry: &Scripted) -> usize {
+    let journal = registry.journal();
+    journal.iter().filter(|request| request.method == "GET" && request.path().contains("/blobs/")).count()
 }
 
 /// Fails unless the pull was refused with this code and a message that has all these texts.

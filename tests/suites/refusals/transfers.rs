@@ -1,13 +1,15 @@
 //! Bodies that break off, stall or come from the wrong place, servers that fail once, and the limits on all of it.
 
+use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use bytes::Bytes;
 use drayd_tests::bed::Bed;
 use drayd_tests::peers::Release;
 use drayd_tests::scripted::image::{self, Image};
-use drayd_tests::scripted::{End, Reply};
+use drayd_tests::scripted::{Authority, End, Reply, Scripted, Tls, Version};
 use drayd_tests::suite::Suite;
 use drayd_tests::wait;
 use tonic::Code;
@@ -25,6 +27,7 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_body_that_stalls_goes_on_within_the_progress_timeout", stalls);
     suite.check(release, "attempts_that_are_given_up_on_a_slow_wire_add_up", slow_attempts);
     if release == ANY {
+        suite.check(release, "what_breaks_over_http2_and_tls_is_asked_for_again_where_it_broke", over_tls);
         suite.check(release, "a_layer_that_never_gets_further_is_unavailable", barren);
         suite.check(release, "a_registry_that_is_asked_too_often_is_asked_a_few_times_more", too_often);
         suite.check(release, "a_server_error_is_outlived_by_every_request", fails_once);
@@ -59,6 +62,57 @@ async fn resumes(bed: Arc<Bed>) -> Result<()> {
     let lines = stage.drayd.log();
     let line = lines.lines().find(|line| line.contains("Pulled image")).unwrap_or_default();
     ensure!(line.contains(&counted), "no {counted} in {line}");
+    stage.bed.empty().await
+}
+
+/// Manifests come by HTTP/2, blobs by HTTP/1.1 beside it.
+async fn over_tls(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "over-tls").await?;
+    let authority = Authority::new("site")?;
+    let registry = Scripted::start_tls(Tls::of(&authority)).await?;
+    let directory = stage.bed.containerd.registry_configuration().join(registry.address());
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join("site.pem"), authority.pem())?;
+    let hosts = format!("server = \"{}\"\nca = \"site.pem\"\n", registry.url());
+    fs::write(directory.join("hosts.toml"), hosts)?;
+    let image = Image::new("over-tls", 2, 1024)?;
+    image.serve(&registry);
+    for (layer, end) in image.layers.iter().zip([End::Reset, End::Close]) {
+        let bytes = Bytes::from(layer.bytes.clone());
+        registry.on("GET", &layer.path("over-tls"), move |request, nth| {
+            let reply = Reply::ranged_of(request, &bytes);
+            if nth < 2 { reply.cut_after(BREAK, end) } else { reply }
+        });
+    }
+    let manifest = Bytes::from(image.manifest.bytes.clone());
+    registry.on("GET", &image.manifest.path("over-tls"), move |request, nth| {
+        let reply = Reply::ranged_of(request, &manifest);
+        let half = reply.length() / 2;
+        match nth {
+            0 => reply.cut_after(half, End::Reset),
+            1 => reply.cut_after(half, End::GoAway),
+            2 => Reply::nothing(End::Unprocessed),
+            _ => reply,
+        }
+    });
+    let id = stage.pull(&image.reference(&registry)).await?;
+    ensure!(id == image.config.digest, "{id}");
+    stage.holds(&image.top_chain_id()).await?;
+    let asked = registry.asked("GET", &image.manifest.path("over-tls"));
+    let size = image.manifest.bytes.len();
+    let (half, more) = (size / 2, size / 2 + (size - size / 2) / 2);
+    let starts: Vec<_> = asked.iter().map(drayd_tests::scripted::Request::range_start).collect();
+    ensure!(starts == [None, Some(half), Some(more), Some(more)], "{starts:?}");
+    ensure!(asked.iter().all(|request| request.version == Version::Http2), "{asked:?}");
+    // A stream that is reset leaves its connection as it is; one that went away is replaced.
+    let kept: Vec<_> = asked.windows(2).map(|pair| pair[0].from == pair[1].from).collect();
+    ensure!(kept == [true, false, false], "{asked:?}");
+    for layer in &image.layers {
+        let requests = registry.asked("GET", &layer.path("over-tls"));
+        let starts: Vec<_> = requests.iter().map(drayd_tests::scripted::Request::range_start).collect();
+        ensure!(starts == [None, Some(BREAK), Some(2 * BREAK)], "{starts:?}");
+        ensure!(requests.iter().all(|request| request.secure), "{requests:?}");
+    }
     stage.bed.empty().await
 }
 
@@ -149,6 +203,7 @@ async fn barren(bed: Arc<Bed>) -> Result<()> {
     stage.left_nothing().await
 }
 
+/// Fault 156, a rate limit.
 async fn too_often(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "too-often").await?;
     let image = Image::new("too-often", 1, 8)?;

@@ -19,6 +19,9 @@ pub enum End {
     Reset,
     /// HTTP/2: GOAWAY, and the connection is closed with all its streams. HTTP/1.1: as `Close`.
     GoAway,
+    /// HTTP/2: a GOAWAY whose last stream is one before this, so that the request counts as never processed, and the
+    /// connection is closed. HTTP/1.1: as `Close`.
+    Unprocessed,
 }
 
 /// What is said of the body's length.

@@ -15,6 +15,8 @@ use super::tokens::SERVICE;
 pub const ISSUER: &str = "bed";
 /// Bytes of each of the two numbers in a signature of P-256.
 const HALF: usize = 32;
+/// Seconds that docker-registry still takes a token after its end, for clocks that differ.
+const LEEWAY: u64 = 60;
 
 /// A key with its certificate.
 #[derive(Clone)]
@@ -36,14 +38,14 @@ impl Signer {
         self.certificate.pem()
     }
 
-    /// A token for these scopes that is good for so many seconds.
+    /// A token for these scopes that docker-registry takes for so many seconds.
     pub(super) fn token(&self, scopes: &[String], number: usize, seconds: u64) -> Result<String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let header = json!({"typ": "JWT", "alg": "ES256", "x5c": [STANDARD.encode(self.certificate.der())]});
         let access: Vec<Value> = scopes.iter().filter_map(|scope| access(scope)).collect();
         let claims = json!({
             "iss": ISSUER, "sub": "", "aud": SERVICE, "iat": now, "nbf": now.saturating_sub(5),
-            "exp": now + seconds, "jti": number.to_string(), "access": access,
+            "exp": now + seconds - LEEWAY, "jti": number.to_string(), "access": access,
         });
         let [header, claims] = [header, claims].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
         let signed = format!("{header}.{claims}");

@@ -67,16 +67,11 @@ async fn a_stream_of_http2_is_reset_and_a_connection_goes_away() {
     registry.on("GET", "/whole", move |_, _| body());
     registry.on("GET", "/rst", move |_, _| body().cut_after(3, End::Reset));
     registry.on("GET", "/away", move |_, _| body().cut_after(3, End::GoAway));
-    let stream = TcpStream::connect(registry.address()).await.expect("a connection");
-    let stream = connector(&authority).connect(ServerName::try_from("127.0.0.1").expect("a name"), stream);
-    let (client, connection) = h2::client::handshake(stream.await.expect("TLS")).await.expect("HTTP/2");
-    let driver = tokio::spawn(connection);
+    registry.on("GET", "/unprocessed", |_, _| Reply::nothing(End::Unprocessed));
+    let (client, driver) = connected(&registry, &authority).await;
     let mut endings = Vec::new();
     for path in ["/whole", "/rst", "/away"] {
-        let mut client = client.clone().ready().await.expect("a connection that takes streams");
-        let request = http::Request::get(format!("https://127.0.0.1{path}")).body(()).expect("a request");
-        let (answer, _) = client.send_request(request, true).expect("a stream");
-        let mut answer = answer.await.expect("a head").into_body();
+        let mut answer = get(client.clone(), path).await.expect("a head").into_body();
         let mut bytes = Vec::new();
         let ended = loop {
             match answer.data().await {
@@ -90,7 +85,35 @@ async fn a_stream_of_http2_is_reset_and_a_connection_goes_away() {
     // Only a connection that was told to go ends without an error.
     assert!(driver.await.expect("a task").is_ok());
     assert_eq!(endings, [(10, None), (3, Some(true)), (3, Some(false))]);
+
+    let (client, driver) = connected(&registry, &authority).await;
+    let answer = get(client, "/unprocessed").await.expect_err("no answer");
+    // A client may send such a request again, whatever it is.
+    assert!(
+        answer.is_go_away() && answer.is_remote() && answer.reason() == Some(h2::Reason::NO_ERROR),
+        "{answer:?}"
+    );
+    assert!(driver.await.expect("a task").is_ok());
     assert!(registry.journal().iter().all(|request| request.version == Version::Http2 && request.secure));
+}
+
+type Client = h2::client::SendRequest<Bytes>;
+
+/// A connection with HTTP/2, and the task that drives it.
+async fn connected(
+    registry: &Scripted,
+    authority: &Authority,
+) -> (Client, tokio::task::JoinHandle<Result<(), h2::Error>>) {
+    let stream = TcpStream::connect(registry.address()).await.expect("a connection");
+    let stream = connector(authority).connect(ServerName::try_from("127.0.0.1").expect("a name"), stream);
+    let (client, connection) = h2::client::handshake(stream.await.expect("TLS")).await.expect("HTTP/2");
+    (client, tokio::spawn(connection))
+}
+
+async fn get(client: Client, path: &str) -> Result<http::Response<h2::RecvStream>, h2::Error> {
+    let mut client = client.ready().await.expect("a connection that takes streams");
+    let request = http::Request::get(format!("https://127.0.0.1{path}")).body(()).expect("a request");
+    client.send_request(request, true).expect("a stream").0.await
 }
 
 fn connector(authority: &Authority) -> TlsConnector {

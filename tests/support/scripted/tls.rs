@@ -7,11 +7,10 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 /// What a server's certificate is good for.
 const NAMES: [&str; 5] = ["localhost", "*.test", "127.0.0.1", "127.0.0.2", "::1"];
@@ -37,8 +36,6 @@ pub struct Tls<'a> {
     pub authority: &'a Authority,
     /// Offers HTTP/2 before HTTP/1.1.
     pub http2: bool,
-    /// Takes only clients with a certificate of this authority.
-    pub clients: Option<&'a Authority>,
 }
 
 impl Authority {
@@ -77,9 +74,9 @@ impl Authority {
 }
 
 impl<'a> Tls<'a> {
-    /// HTTP/2 and HTTP/1.1, for any client.
+    /// HTTP/2 and HTTP/1.1.
     pub fn of(authority: &'a Authority) -> Self {
-        Self { authority, http2: true, clients: None }
+        Self { authority, http2: true }
     }
 
     pub(super) fn acceptor(self) -> Result<TlsAcceptor> {
@@ -87,19 +84,10 @@ impl<'a> Tls<'a> {
         let certificate = CertificateDer::from_pem_slice(identity.certificate.as_bytes())?;
         let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes())?;
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()?;
-        let config = match self.clients {
-            None => config.with_no_client_auth(),
-            Some(authority) => {
-                let mut roots = RootCertStore::empty();
-                roots.add(authority.issuer.der().clone())?;
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-                config.with_client_cert_verifier(verifier)
-            }
-        };
-        let mut config = config.with_single_cert(vec![certificate], key)?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)?;
         if self.http2 {
             config.alpn_protocols.push(b"h2".to_vec());
         }

@@ -122,7 +122,7 @@ async fn send(connection: &mut impl Connection, reply: &Reply, head: bool) -> io
         }
     }
     match reply.end {
-        End::Keep | End::Close | End::GoAway => connection.shutdown().await?,
+        End::Keep | End::Close | End::GoAway | End::Unprocessed => connection.shutdown().await?,
         End::Stall => await_leave(connection).await?,
         End::Reset => {
             sleep(DRAIN).await;

@@ -171,6 +171,36 @@ async fn a_client_certificate_is_shown_to_the_host_that_it_is_configured_for() {
 }
 
 #[tokio::test]
+async fn of_several_client_certificates_a_host_is_shown_one_of_its_own_authority() {
+    let site = Authority::new("site");
+    let issued = site.issue(&["127.0.0.1"]);
+    let authorities = [Authority::new("one"), Authority::new("two")];
+    let hosts = Hosts::new();
+    let directory = hosts.write("reg.test", "");
+    std::fs::write(directory.join("ca.pem"), site.pem()).unwrap();
+    let clients = authorities.each_ref().map(|authority| authority.issue(&["node"]));
+    for (number, client) in clients.iter().enumerate() {
+        std::fs::write(directory.join(format!("{number}.pem")), &client.certificate).unwrap();
+        std::fs::write(directory.join(format!("{number}.key")), &client.key).unwrap();
+    }
+    let repository = Repository { domain: "reg.test".into(), path: "a/b".into() };
+    for (authority, client) in authorities.iter().zip(&clients) {
+        let secure = Secure::start("127.0.0.1:0", &issued, Some(authority), open).await;
+        for pairs in ["[['0.pem', '0.key'], ['1.pem', '1.key']]", "[['1.pem', '1.key'], ['0.pem', '0.key']]"]
+        {
+            let text = format!("server = 'https://{}'\nca = 'ca.pem'\nclient = {pairs}", secure.authority());
+            hosts.write("reg.test", &text);
+            everything(&hosts.registry(), &repository, &anonymous()).await.unwrap();
+        }
+        assert!(secure.seen().iter().all(|seen| seen.client.as_deref() == Some(client.der())));
+        // Without any.
+        hosts.write("reg.test", &format!("server = 'https://{}'\nca = 'ca.pem'", secure.authority()));
+        let error = hosts.registry().resolve(&repository, "1", &anonymous()).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    }
+}
+
+#[tokio::test]
 async fn small_documents_go_by_http2_and_blobs_by_connections_of_their_own() {
     let authority = Authority::new("site");
     let secure = Secure::start("127.0.0.1:0", &authority.issue(&["localhost"]), None, open).await;
