@@ -38,6 +38,9 @@ use crate::cri::socket::{Group, Mode};
 /// Where the configuration file is when the command line does not name one.
 pub const DEFAULT_PATH: &str = "/etc/drayd/config.toml";
 
+/// Twice what the longest call to containerd under a lease may take, the commit of a snapshot.
+const SHORT_LEASE: Duration = Duration::from_secs(20 * 60);
+
 /// All settings, one field for each section of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -148,6 +151,12 @@ pub struct Snapshotter {
     pub default: Option<Identifier>,
     /// What to do with a pull for a runtime handler that neither drayd nor containerd has a configuration for.
     pub unknown_handler: UnknownHandler,
+    /// Snapshotters that leave every layer to be pulled inside the guest of a confidential pod, such as the
+    /// nydus-snapshotter with `fs_driver = "proxy"`. A pull for one of them unpacks nothing on the host: it fails if the
+    /// snapshotter wants a layer there, and layers that were unpacked there by others are removed first.
+    #[serde(with = "written::list")]
+    #[schemars(with = "Vec<String>")]
+    pub guest_pull: Vec<Identifier>,
     /// The snapshotter of each runtime handler, `HANDLER = "SNAPSHOTTER"`. What is written here comes before what
     /// containerd's CRI plugin is configured with; a handler that is not named here is looked up there.
     #[schemars(example = BTreeMap::from([("kata", "nydus")]))]
@@ -242,6 +251,20 @@ pub struct Pull {
     #[serde(with = "written")]
     #[schemars(with = "String")]
     pub progress_timeout: Option<Duration>,
+    /// Ask the registry in every pull whether the credentials that came with it may see the image. Otherwise a pull by
+    /// digest asks for nothing if the image is complete on this node and the registry has let the same credentials see
+    /// it since drayd was started; credentials that are new to drayd are always proved, and a pull by tag always asks.
+    /// kubelet pulls images again that are on the node, to prove a pod's secrets (its feature
+    /// KubeletEnsureSecretPulledImages): set this if secrets that are withdrawn at the registry must stop working at
+    /// once.
+    pub always_verify_credentials: bool,
+    /// How long containerd keeps what a pull has brought when drayd dies in the middle of it, for the next pull of the
+    /// same image to continue from. It is the lifetime of the pull's lease in containerd, which a pull that lasts longer
+    /// renews in time. A duration above zero, such as `24h`; below `20m` it may expire while containerd works on a
+    /// single layer.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub lease_lifetime: Duration,
 }
 
 impl Default for Pull {
@@ -249,6 +272,9 @@ impl Default for Pull {
         Self {
             max_concurrent_downloads: NonZeroUsize::new(3),
             progress_timeout: Some(Duration::from_secs(5 * 60)),
+            always_verify_credentials: false,
+            // As long as containerd's own pulls hold theirs.
+            lease_lifetime: Duration::from_secs(24 * 3600),
         }
     }
 }
@@ -260,7 +286,8 @@ pub struct Unpack {
     /// Who writes the files of a layer into its snapshot.
     pub engine: Engine,
     /// Keep the compressed layers in containerd's content store after they are unpacked. Pushing or exporting an
-    /// image from this node needs them; running it does not.
+    /// image from this node needs them; running it does not. Without them, a pod of a runtime handler with another
+    /// snapshotter makes drayd fetch them again.
     pub keep_layers: bool,
 }
 
@@ -364,6 +391,12 @@ pub fn warnings(config: &Config) -> Vec<String> {
     if config.snapshotter.handlers.contains_key("") {
         warnings
             .push("[snapshotter.handlers] maps a handler without a name, which no pod can ask for".into());
+    }
+    if config.pull.lease_lifetime < SHORT_LEASE {
+        warnings.push(
+            "`lease_lifetime` in [pull] is below 20m: it may expire while containerd works on a single layer"
+                .into(),
+        );
     }
     if config.metrics.address.is_some() {
         warnings.push("`address` in [metrics] is reserved: this version does not serve metrics".into());

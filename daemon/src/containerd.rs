@@ -23,7 +23,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 pub use containerd_client::types::Mount;
 pub use error::{Error, Kind};
-pub use leases::Lease;
+pub use leases::{CurrentLease, Lease};
 pub use snapshots::{Snapshotter, SnapshotterNameError};
 
 /// containerd refuses and never sends messages above this (`defaults.DefaultMaxRecvMsgSize`); tonic's own default of
@@ -48,7 +48,7 @@ pub struct Containerd {
     /// Sent with every call as `containerd-namespace`.
     namespace: MetadataValue<Ascii>,
     /// Sent as `containerd-lease`: what a call creates or finds is kept from collection by that lease.
-    lease: Option<MetadataValue<Ascii>>,
+    lease: Option<CurrentLease>,
 }
 
 /// Why a connection cannot even be described.
@@ -64,10 +64,10 @@ impl Containerd {
         Ok(Self { channel: channel(address), address: address.into(), namespace: header, lease: None })
     }
 
-    /// The same containerd, with every call under `lease`.
+    /// The same containerd, with every call under the lease that is current by then.
     #[must_use]
-    pub fn under(&self, lease: &Lease) -> Self {
-        Self { lease: Some(lease.header().clone()), ..self.clone() }
+    pub fn under(&self, lease: &CurrentLease) -> Self {
+        Self { lease: Some(lease.clone()), ..self.clone() }
     }
 
     /// The socket's path.
@@ -109,7 +109,7 @@ impl Containerd {
         let mut request = tonic::Request::new(message);
         request.metadata_mut().insert("containerd-namespace", self.namespace.clone());
         if let Some(lease) = &self.lease {
-            request.metadata_mut().insert("containerd-lease", lease.clone());
+            request.metadata_mut().insert("containerd-lease", lease.header());
         }
         request
     }

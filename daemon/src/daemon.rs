@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::config::{self, Config};
-use crate::containerd::{Containerd, Snapshotter};
+use crate::containerd::{Containerd, Snapshotter, SnapshotterNameError};
 use crate::cri::{self, Health, ImageEndpoint, socket};
 use crate::fetch::Fetcher;
 use crate::images::{self, Images};
@@ -112,20 +112,25 @@ fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Resu
     let settings = pull::Config {
         progress_timeout: config.pull.progress_timeout,
         keep_layers: config.unpack.keep_layers,
+        always_verify_credentials: config.pull.always_verify_credentials,
+        lease_lifetime: config.pull.lease_lifetime,
+        guest_pull: config.snapshotter.guest_pull.iter().map(snapshotter).collect::<Result<_, _>>()?,
     };
     Ok(Puller::new(settings, containerd.clone(), node.clone(), fetcher))
 }
 
 fn node_config(config: &config::Snapshotter) -> anyhow::Result<node::Config> {
-    let name = |name: &config::Identifier| name.as_str().parse::<Snapshotter>();
-    let handlers =
-        config.handlers.iter().map(|(handler, snapshotter)| Ok((handler.clone(), name(snapshotter)?)));
+    let handlers = config.handlers.iter().map(|(handler, name)| Ok((handler.clone(), snapshotter(name)?)));
     Ok(node::Config {
-        default: config.default.as_ref().map(name).transpose()?,
+        default: config.default.as_ref().map(snapshotter).transpose()?,
         unknown: match config.unknown_handler {
             config::UnknownHandler::Error => UnknownHandler::Error,
             config::UnknownHandler::Default => UnknownHandler::Default,
         },
         handlers: handlers.collect::<anyhow::Result<_>>()?,
     })
+}
+
+fn snapshotter(name: &config::Identifier) -> Result<Snapshotter, SnapshotterNameError> {
+    name.as_str().parse()
 }

@@ -11,7 +11,9 @@ mod publish;
 mod record;
 pub mod request;
 mod resolve;
+mod spread;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +21,9 @@ pub use call::Outcome;
 pub use error::Error;
 pub use request::Request;
 
-use crate::containerd::Containerd;
+use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::leases::Collect;
+use crate::containerd::{Containerd, Snapshotter};
 use crate::fetch::{Fetcher, Meter, Source};
 use crate::node::Node;
 use crate::node::snapshotter::Choice;
@@ -40,6 +43,12 @@ pub struct Config {
     pub progress_timeout: Option<Duration>,
     /// Whether layer blobs stay in the content store once they are unpacked.
     pub keep_layers: bool,
+    /// Whether the registry is asked even for what is known to be the image, and known to be shown to the caller.
+    pub always_verify_credentials: bool,
+    /// How long what a pull has made outlives a crash. Pulls that last longer renew their lease.
+    pub lease_lifetime: Duration,
+    /// Snapshotters that leave all layers to the guest.
+    pub guest_pull: BTreeSet<Snapshotter>,
 }
 
 /// A pull that is going to be done.
@@ -47,8 +56,11 @@ struct Order {
     request: Request,
     /// Where it is unpacked, and why.
     choice: Choice,
-    /// Whether it is the image of pod sandboxes, which kubelet's image collection must leave.
-    pinned: bool,
+    /// Whether it is the image of pod sandboxes, which kubelet's image collection must leave; `None` where only
+    /// containerd's CRI knows.
+    sandbox: Option<bool>,
+    /// Where else pods run, and so need the image of their sandboxes.
+    elsewhere: Vec<LoadedSnapshotter>,
 }
 
 /// Pulls images into one containerd.
@@ -73,11 +85,11 @@ impl Puller {
     pub fn new(config: Config, containerd: Containerd, node: Node, fetcher: Fetcher) -> Self {
         let fetcher = Arc::new(fetcher);
         Self {
+            leases: Leases::new(containerd.clone(), config.lease_lifetime),
+            unpacker: Unpacker::new(Arc::clone(&fetcher), config.guest_pull.clone()),
             config,
-            leases: Leases::new(containerd.clone()),
             containerd,
             node,
-            unpacker: Unpacker::new(Arc::clone(&fetcher)),
             fetcher,
             inflight: Inflight::default(),
             platform: Platform::host(),
@@ -112,8 +124,9 @@ impl Puller {
             snapshotter: choice.snapshotter.name.clone(),
             credentials: request.credentials.clone(),
         };
-        let pinned = table.sandbox_image.as_ref() == Some(&request.reference);
-        let (puller, order) = (Arc::clone(self), Order { request, choice, pinned });
+        let sandbox = table.sandbox_image.as_ref().map(|image| *image == request.reference);
+        let elsewhere = table.all_but(&choice.snapshotter);
+        let (puller, order) = (Arc::clone(self), Order { request, choice, sandbox, elsewhere });
         self.inflight.join(key, async move { puller.watched(order).await }).await
     }
 
@@ -135,13 +148,24 @@ impl Puller {
         let reference = &order.request.reference;
         let repository = Repository { domain: reference.domain().into(), path: reference.path().into() };
         let source = Source { repository, credentials: order.request.credentials.clone() };
-        let named = resolve::name(&self.fetcher, &source, reference, meter).await?;
+        let known = if self.config.always_verify_credentials {
+            None
+        } else {
+            resolve::known(&self.fetcher, &self.containerd, &source, reference).await?
+        };
+        let named = match known {
+            Some(named) => named,
+            None => resolve::name(&self.fetcher, &source, reference, meter).await?,
+        };
         let held = self.leases.hold(&reference.to_string()).await;
-        let held = held.map_err(|source| Error::Containerd { step: "make the lease of the pull", source })?;
-        let containerd = self.containerd.under(held.lease());
+        let mut held =
+            held.map_err(|source| Error::Containerd { step: "make the lease of the pull", source })?;
+        let containerd = self.containerd.under(held.current());
         let (meter, keep_layers) = (Arc::clone(meter), self.config.keep_layers);
         let context = Context { containerd, source, meter, keep_layers };
-        let result = self.walk(order, &context, named).await;
+        // Boxed: it is large, and every future around it would hold it.
+        let walk = Box::pin(self.walk(order, &context, named));
+        let result = held.during(walk).await;
         match &result {
             // The caller need not wait for a second silence: dropped, the lease is deleted behind its back.
             Err(error) if error.containerd_is_away() => drop(held),
@@ -163,7 +187,9 @@ impl Puller {
         if matches!(published, Err(Error::NotPublished { .. })) {
             record::withdraw(&self.containerd, &recorded).await;
         }
-        published?;
+        if order.sandbox.unwrap_or(published?.pinned) {
+            self.spread(order, context, &plan).await;
+        }
 
         let tally = Tally::new(context.meter.bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
         let records = recorded.iter().map(|recorded| recorded.name().to_owned()).collect();

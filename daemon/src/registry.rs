@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::oci::Descriptor;
 use crate::oci::digest::Hasher;
+use crate::oci::{Descriptor, Digest};
 
+mod accepted;
 mod access;
 mod blob;
 mod challenge;
@@ -68,6 +69,7 @@ pub use stream::Stream;
 pub use tls::TlsError;
 pub use wire::ClientError;
 
+use accepted::Accepted;
 use access::Access;
 use credentials_file::CredentialsFile;
 use hosts::Host;
@@ -149,6 +151,8 @@ pub struct Shared {
     wire: Arc<Wire>,
     /// Tokens and demands.
     access: Access,
+    /// Who was shown what.
+    accepted: Accepted,
     /// Which login goes where.
     logins: Logins,
     /// Which local hosts speak TLS.
@@ -181,6 +185,7 @@ impl Registry {
             config_path: config.config_path,
             wire,
             access,
+            accepted: Accepted::default(),
             logins,
             schemes: Schemes::default(),
             standing: Standing::default(),
@@ -241,13 +246,30 @@ impl Registry {
             drop(open);
             match resolved {
                 Ok(resolved) => {
+                    self.accepted.remember(repository, &resolved.target.digest, credentials, search.node());
                     search.served();
                     return Ok(resolved);
                 }
                 Err(failure) => search.failed(failure),
             }
         }
-        Err(search.given_up(format!("{repository}{}{object}", if by_digest { '@' } else { ':' })))
+        let error = search.given_up(format!("{repository}{}{object}", if by_digest { '@' } else { ':' }));
+        if matches!(error.kind(), Kind::Unauthorized | Kind::Denied) {
+            self.accepted.forget(repository, credentials, search.node());
+        }
+        Err(error)
+    }
+
+    /// Whether [`Self::resolve`] has led to this manifest before in the name of the same credentials, the node's being
+    /// as they were. Asks nobody: what the repository's hosts would say now may be another thing.
+    pub async fn has_shown(
+        &self,
+        repository: &Repository,
+        manifest: &Digest,
+        credentials: &Credentials,
+    ) -> Result<bool, Error> {
+        let node = self.logins.of_node().await.map_err(Error::Credentials)?;
+        Ok(self.accepted.knows(repository, manifest, credentials, &node))
     }
 
     /// A blob or manifest from `offset` on, from whichever hosts serve it. Nothing is asked before the first call to

@@ -2,10 +2,11 @@
 //! when the snapshotter does not already have, or take over, that layer. Nothing is committed before its diff ID is
 //! proved.
 
+mod clear;
 mod prefetch;
 mod snapshot_key;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::containerd::introspection::LoadedSnapshotter;
@@ -13,6 +14,7 @@ use crate::containerd::snapshots::{Committed, Prepared, Snapshots};
 use crate::containerd::{self, Containerd, Kind, Mount, Snapshotter, labels};
 use crate::fetch::{self, Fetched, Fetcher, Meter, Source, Turns};
 use crate::oci::{ChainId, Descriptor, DiffId};
+use clear::Clearance;
 use prefetch::Prefetch;
 use snapshot_key::SnapshotKeys;
 
@@ -69,10 +71,35 @@ pub enum Error {
         /// Digest of what was unpacked.
         actual: DiffId,
     },
+    /// The layer is to be left to the guest, and is on the host.
+    #[error(
+        "snapshotter {snapshotter} is in [snapshotter] guest_pull, but has snapshot {chain_id} unpacked on the host, \
+         and {used_by} stands on it: delete the pods and images that use it, and pull again"
+    )]
+    OnTheHost {
+        /// The snapshotter.
+        snapshotter: Snapshotter,
+        /// The snapshot's name.
+        chain_id: ChainId,
+        /// Key of a snapshot that stands on it.
+        used_by: String,
+    },
+    /// The layer is to be left to the guest, and the snapshotter wants it on the host.
+    #[error(
+        "snapshotter {snapshotter} is in [snapshotter] guest_pull, but wants layer {layer} unpacked on the host: check \
+         that its fs_driver is \"proxy\", or take it off that list"
+    )]
+    NotGuestPull {
+        /// Digest of the layer's blob.
+        layer: String,
+        /// The snapshotter.
+        snapshotter: Snapshotter,
+    },
     /// The snapshotter says that the snapshot exists, and does not have it.
     #[error(
-        "snapshotter {snapshotter} says that snapshot {chain_id} exists, but does not have it: its records and its \
-         disk differ; remove the image with `crictl rmi` and pull again"
+        "containerd has a record of snapshot {chain_id}, but snapshotter {snapshotter} has lost it, and something else \
+         needs it: delete the pods and images of that snapshotter, and the leases of pulls that crashed (`ctr -n k8s.io \
+         leases list`), and pull again"
     )]
     Vanished {
         /// The snapshotter.
@@ -90,6 +117,8 @@ pub struct Unpacker {
     turns: Turns<(Snapshotter, ChainId)>,
     /// Names what is being filled.
     keys: SnapshotKeys,
+    /// Snapshotters that leave all layers to the guest.
+    guest_pull: BTreeSet<Snapshotter>,
 }
 
 /// What all layers of one pull share.
@@ -106,9 +135,9 @@ pub struct Context {
 }
 
 impl Unpacker {
-    /// An unpacker that gets its blobs from `fetcher`.
-    pub fn new(fetcher: Arc<Fetcher>) -> Self {
-        Self { fetcher, turns: Turns::default(), keys: SnapshotKeys::default() }
+    /// An unpacker that gets its blobs from `fetcher`. On the snapshotters of `guest_pull` it unpacks nothing.
+    pub fn new(fetcher: Arc<Fetcher>, guest_pull: BTreeSet<Snapshotter>) -> Self {
+        Self { fetcher, turns: Turns::default(), keys: SnapshotKeys::default(), guest_pull }
     }
 
     /// Unpacks the stack and says what became of each layer, lowest first. Committed layers stay whatever comes, since
@@ -125,8 +154,14 @@ impl Unpacker {
         for (index, layer) in layers.iter().enumerate() {
             let turn = self.turns.take((snapshotter.name.clone(), layer.chain_id.clone()));
             let _turn = prefetch.beside(async { Ok(turn.await) }).await?;
-            let step = Step::new(context, snapshotter, layer, &self.keys);
-            let outcome = match step.prepare().await? {
+            let step = Step::new(self, context, snapshotter, layer);
+            let active = match step.prepare().await? {
+                Found::Nothing(active) => Some(active),
+                Found::Layer => None,
+                // Boxed, as it is rare and large.
+                unusable => Box::pin(step.instead_of(unusable, &layers[index..])).await?,
+            };
+            let outcome = match active {
                 None => {
                     prefetch.unneeded(index);
                     LayerOutcome::Exists
@@ -164,7 +199,9 @@ impl Error {
         match self {
             Self::DiffId { .. } => true,
             Self::Containerd { source, .. } => matches!(source.kind(), Kind::Failed | Kind::NotFound),
-            Self::Fetch(_) | Self::Vanished { .. } => false,
+            Self::Fetch(_) | Self::Vanished { .. } | Self::OnTheHost { .. } | Self::NotGuestPull { .. } => {
+                false
+            }
         }
     }
 
@@ -174,7 +211,11 @@ impl Error {
             Self::Containerd { source, .. } | Self::Fetch(fetch::Error::Containerd(source)) => {
                 source.is_away()
             }
-            Self::Fetch(_) | Self::DiffId { .. } | Self::Vanished { .. } => false,
+            Self::Fetch(_)
+            | Self::DiffId { .. }
+            | Self::Vanished { .. }
+            | Self::OnTheHost { .. }
+            | Self::NotGuestPull { .. } => false,
         }
     }
 }
@@ -185,10 +226,24 @@ struct Active {
     mounts: Vec<Mount>,
 }
 
+/// What a snapshotter has of a layer.
+enum Found {
+    /// Nothing: the layer is to be unpacked here.
+    Nothing(Active),
+    /// The layer, or it has taken it over.
+    Layer,
+    /// containerd's record of it, and not the layer.
+    Record,
+    /// The layer's files, which are to be in the guest alone.
+    OnTheHost,
+}
+
 /// The work on one layer.
 struct Step<'a> {
     context: &'a Context,
     snapshotter: &'a LoadedSnapshotter,
+    /// Whether it leaves all layers to the guest: none must be unpacked on the host then.
+    guest_pull: bool,
     layer: &'a Layer,
     keys: &'a SnapshotKeys,
     snapshots: Snapshots,
@@ -196,35 +251,76 @@ struct Step<'a> {
 
 impl<'a> Step<'a> {
     fn new(
+        unpacker: &'a Unpacker,
         context: &'a Context,
         snapshotter: &'a LoadedSnapshotter,
         layer: &'a Layer,
-        keys: &'a SnapshotKeys,
     ) -> Self {
         let snapshots = context.containerd.snapshots(&snapshotter.name);
-        Self { context, snapshotter, layer, keys, snapshots }
+        let guest_pull = unpacker.guest_pull.contains(&snapshotter.name);
+        Self { context, snapshotter, guest_pull, layer, keys: &unpacker.keys, snapshots }
     }
 
-    /// Asks the snapshotter for the layer; `None` if it has it. Always a prepare, never a stat alone: a remote
-    /// snapshotter takes a layer over only when it is asked for it.
-    async fn prepare(&self) -> Result<Option<Active>, Error> {
+    /// Asks the snapshotter for the layer. Always a prepare, never a stat alone: a remote snapshotter takes a layer over
+    /// only when it is asked for it.
+    async fn prepare(&self) -> Result<Found, Error> {
         for _ in 0..PREPARE_ATTEMPTS {
             let key = self.keys.next(&self.layer.chain_id);
             let prepared =
                 self.snapshots.prepare(&key, self.layer.parent.as_ref(), self.layer.labels.clone()).await;
             match prepared.map_err(|source| self.failed(source))? {
-                Prepared::Active(mounts) => return Ok(Some(Active { key, mounts })),
+                Prepared::Active(_) if self.guest_pull => {
+                    self.abandon(&key).await;
+                    return Err(self.not_guest_pull());
+                }
+                Prepared::Active(mounts) => return Ok(Found::Nothing(Active { key, mounts })),
                 Prepared::Exists => {
                     // Held first and looked at second, so that no collection can come between. containerd 1.6 does
                     // not hold by itself what a prepare finds.
                     self.snapshots.hold(&self.layer.chain_id).await.map_err(|e| self.failed(e))?;
-                    if self.snapshots.exists(&self.layer.chain_id).await.map_err(|e| self.failed(e))? {
-                        return Ok(None);
+                    let labels = self.snapshots.labels(&self.layer.chain_id).await;
+                    if let Some(labels) = labels.map_err(|e| self.failed(e))? {
+                        let in_guest = labels.get(labels::GUEST_PULL).is_some_and(|value| value == "true");
+                        let right = in_guest || !self.guest_pull;
+                        return Ok(if right { Found::Layer } else { Found::OnTheHost });
                     }
                 }
             }
         }
-        Err(self.vanished())
+        Ok(Found::Record)
+    }
+
+    /// Clears away what cannot be used, and asks once more. `stack` is the layer and all above it.
+    async fn instead_of(&self, unusable: Found, stack: &[Layer]) -> Result<Option<Active>, Error> {
+        let (containerd, snapshotter) = (&self.context.containerd, &self.snapshotter.name);
+        let Some(clearance) = Clearance::new(containerd, snapshotter, stack) else {
+            return self.prepare_anew().await;
+        };
+        if matches!(unusable, Found::OnTheHost) {
+            let used_by = clearance.the_unwanted().await.map_err(|source| self.failed(source))?;
+            if let Some(used_by) = used_by {
+                let (snapshotter, chain_id) = (snapshotter.clone(), self.layer.chain_id.clone());
+                return Err(Error::OnTheHost { snapshotter, chain_id, used_by });
+            }
+        } else {
+            clearance.the_dead().await.map_err(|source| self.failed(source))?;
+        }
+        self.prepare_anew().await
+    }
+
+    /// Asks for the layer where nothing unusable is left; `None` if the snapshotter has it.
+    async fn prepare_anew(&self) -> Result<Option<Active>, Error> {
+        match self.prepare().await? {
+            Found::Nothing(active) => Ok(Some(active)),
+            Found::Layer => Ok(None),
+            Found::Record => Err(self.vanished()),
+            Found::OnTheHost => Err(self.not_guest_pull()),
+        }
+    }
+
+    fn not_guest_pull(&self) -> Error {
+        let (layer, snapshotter) = (self.layer.blob.digest.to_string(), self.snapshotter.name.clone());
+        Error::NotGuestPull { layer, snapshotter }
     }
 
     /// Fills the active snapshot and commits it; removes it if that fails.
@@ -234,18 +330,23 @@ impl<'a> Step<'a> {
         fetched: impl Future<Output = Fetched>,
     ) -> Result<LayerOutcome, Error> {
         let filled = self.apply_and_commit(&active, fetched).await;
-        // The lease is the second line: what cannot be removed now goes when it is deleted or expires.
-        if filled.as_ref().is_err_and(|error| !error.containerd_is_away())
-            && let Err(error) = self.snapshots.remove(&active.key).await
-        {
-            tracing::debug!(key = active.key, %error, "an active snapshot is left to the lease");
+        if filled.as_ref().is_err_and(|error| !error.containerd_is_away()) {
+            self.abandon(&active.key).await;
         }
         filled.map(LayerOutcome::Applied)
     }
 
-    /// The same with a blob that was fetched anew.
+    /// Removes an active snapshot. The lease is the second line: what cannot be removed now goes when it is deleted or
+    /// expires.
+    async fn abandon(&self, key: &str) {
+        if let Err(error) = self.snapshots.remove(key).await {
+            tracing::debug!(key, %error, "an active snapshot is left to the lease");
+        }
+    }
+
+    /// Does all of it again, with a blob that was fetched anew.
     async fn once_more(&self) -> Result<LayerOutcome, Error> {
-        match self.prepare().await? {
+        match self.prepare_anew().await? {
             None => Ok(LayerOutcome::Exists),
             Some(active) => self.fill(active, async { Fetched::Transferred { continued: 0 } }).await,
         }
@@ -280,7 +381,7 @@ impl<'a> Step<'a> {
     /// puts theirs under our lease.
     async fn take_theirs(&self, active: &Active) -> Result<(), Error> {
         self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
-        let Some(again) = self.prepare().await? else { return Ok(()) };
+        let Some(again) = self.prepare_anew().await? else { return Ok(()) };
         self.snapshots.remove(&again.key).await.map_err(|source| self.failed(source))?;
         Err(self.vanished())
     }

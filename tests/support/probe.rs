@@ -14,7 +14,7 @@ use containerd_client::services::v1::introspection_client::IntrospectionClient;
 use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use containerd_client::services::v1::snapshots::{
-    PrepareSnapshotRequest, RemoveSnapshotRequest, ViewSnapshotRequest,
+    CommitSnapshotRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, ViewSnapshotRequest,
 };
 use containerd_client::types::{self, Mount};
 use tonic::metadata::MetadataValue;
@@ -237,6 +237,13 @@ impl Probe {
         Ok(())
     }
 
+    /// Makes a lease that never expires, as another client of containerd may.
+    pub async fn make_lease(&self, id: &str) -> Result<()> {
+        let create = api::CreateRequest { id: id.to_owned(), ..api::CreateRequest::default() };
+        self.leases().create(create).await.with_context(|| format!("cannot make the lease {id}"))?;
+        Ok(())
+    }
+
     /// Deletes a lease, as its expiry would one day.
     pub async fn delete_lease(&self, id: &str) -> Result<()> {
         let delete = api::DeleteRequest { id: id.to_owned(), sync: false };
@@ -266,6 +273,19 @@ impl Probe {
             ..PrepareSnapshotRequest::default()
         };
         Ok(self.snapshots().prepare(request).await?.into_inner().mounts)
+    }
+
+    /// Commits an active snapshot as it is, without what a pull says of it.
+    pub async fn commit(&self, snapshotter: &str, key: &str, name: &str) -> Result<()> {
+        let request = CommitSnapshotRequest {
+            snapshotter: snapshotter.to_owned(),
+            key: key.to_owned(),
+            name: name.to_owned(),
+            ..CommitSnapshotRequest::default()
+        };
+        let committed = self.snapshots().commit(request).await;
+        committed.with_context(|| format!("cannot commit {name} in {snapshotter}"))?;
+        Ok(())
     }
 
     /// Removes a snapshot.

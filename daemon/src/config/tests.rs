@@ -32,6 +32,7 @@ fn every_key_takes_another_value() {
         [snapshotter]
         default = "native"
         unknown_handler = "default"
+        guest_pull = ["nydus"]
         [snapshotter.handlers]
         kata = "nydus"
         [registry]
@@ -46,6 +47,8 @@ fn every_key_takes_another_value() {
         [pull]
         max_concurrent_downloads = 0
         progress_timeout = "0"
+        always_verify_credentials = true
+        lease_lifetime = "12h"
         [unpack]
         engine = "differ"
         keep_layers = false
@@ -72,6 +75,7 @@ fn every_key_takes_another_value() {
         snapshotter: Snapshotter {
             default: Some(identifier("native")),
             unknown_handler: UnknownHandler::Default,
+            guest_pull: vec![identifier("nydus")],
             handlers: BTreeMap::from([("kata".into(), identifier("nydus"))]),
         },
         registry: Registry {
@@ -84,7 +88,12 @@ fn every_key_takes_another_value() {
             range_size: RangeSize(512 << 10),
             download_rate: Some(Size(50 << 20)),
         },
-        pull: Pull { max_concurrent_downloads: None, progress_timeout: None },
+        pull: Pull {
+            max_concurrent_downloads: None,
+            progress_timeout: None,
+            always_verify_credentials: true,
+            lease_lifetime: Duration::from_secs(12 * 3600),
+        },
         unpack: Unpack { engine: Engine::Differ, keep_layers: false },
         metrics: Metrics { address: Some(SocketAddr::from(([127, 0, 0, 1], 9095))) },
         log: Log { level: Level::Trace, format: Format::Json },

@@ -30,6 +30,8 @@ pub const CRI_MANIFEST_DIGEST: &str = "containerd.io/snapshot/cri.manifest-diges
 pub const CRI_LAYER_DIGEST: &str = "containerd.io/snapshot/cri.layer-digest";
 /// On a snapshot: blob digests of this layer and those above it, comma-separated.
 pub const CRI_IMAGE_LAYERS: &str = "containerd.io/snapshot/cri.image-layers";
+/// On a snapshot: `true` if the nydus-snapshotter's proxy driver took the layer over, to be pulled in the guest.
+pub const GUEST_PULL: &str = "containerd.io/snapshot/nydus-proxy-mode";
 /// On a snapshot: the layer's diff ID (set by containerd from 2.3 on).
 pub const SNAPSHOT_DIFF_ID: &str = "containerd.io/snapshot/diff-id";
 /// On a snapshot: the chain ID below (set by containerd from 2.3 on).

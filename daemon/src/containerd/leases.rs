@@ -1,21 +1,50 @@
 //! Leases: what keeps content and snapshots from collection while a pull runs. A lease always carries an expiry, so
-//! that a crash of drayd is reclaimed by containerd itself.
+//! that a crash of drayd is reclaimed by containerd itself. containerd has no call that prolongs one: work that lasts
+//! goes from one lease to the next.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use containerd_client::services::v1::leases_client::LeasesClient;
-use containerd_client::services::v1::{AddResourceRequest, CreateRequest, DeleteRequest, Resource};
+use containerd_client::services::v1::{
+    AddResourceRequest, CreateRequest, DeleteRequest, DeleteResourceRequest, ListResourcesRequest, Resource,
+};
 use prost_types::Timestamp;
 use tonic::metadata::{Ascii, MetadataValue};
 
-use super::{Containerd, Error, Kind, labels};
+use super::{Containerd, Error, Kind, MAX_MESSAGE, labels};
+use crate::oci::Digest;
 
 /// A lease that was made and not yet deleted.
 #[derive(Debug)]
 pub struct Lease {
     id: String,
     header: MetadataValue<Ascii>,
+}
+
+/// The lease that calls are under, for all handles of one piece of work: the next one takes its place while they are in
+/// use.
+#[derive(Clone, Debug)]
+pub struct CurrentLease(
+    /// Guards the header; never held across an await.
+    Arc<Mutex<MetadataValue<Ascii>>>,
+);
+
+impl CurrentLease {
+    /// Begins with this lease.
+    pub fn new(lease: &Lease) -> Self {
+        Self(Arc::new(Mutex::new(lease.header.clone())))
+    }
+
+    /// Puts calls from now on under another one. Calls that are under way stay under the former.
+    pub fn replace(&self, lease: &Lease) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lease.header.clone();
+    }
+
+    pub(super) fn header(&self) -> MetadataValue<Ascii> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Whether deleting a lease waits until the collector has run.
@@ -34,10 +63,6 @@ impl Lease {
     /// The lease's name in containerd.
     pub fn id(&self) -> &str {
         &self.id
-    }
-
-    pub(super) fn header(&self) -> &MetadataValue<Ascii> {
-        &self.header
     }
 }
 
@@ -75,14 +100,54 @@ impl Containerd {
         }
     }
 
+    /// Collects garbage, and returns when that is done. `subject` is what it is done for.
+    pub async fn collect(&self, subject: &Digest) -> Result<(), Error> {
+        // The end of a lease is what can be told to wait for a collection.
+        let id = format!("drayd-collect-{}", subject.as_str().replace(':', "-"));
+        match self.create_lease(&id, COLLECT_DEADLINE, HashMap::new()).await {
+            Err(error) if error.kind() != Kind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        self.delete_lease(&id, Collect::Now).await
+    }
+
+    /// Puts all that is under the lease `from` under `to` as well.
+    pub async fn carry_over(&self, from: &Lease, to: &Lease) -> Result<(), Error> {
+        let mut client = LeasesClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE);
+        let listed = client.list_resources(self.request(ListResourcesRequest { id: from.id.clone() })).await;
+        let listed =
+            listed.map_err(|status| Error::new("list what is under the lease", from.id(), &status))?;
+        for Resource { id, r#type } in listed.into_inner().resources {
+            self.add_resource(to.id(), r#type, &id).await?;
+        }
+        Ok(())
+    }
+
     /// Puts a resource under the lease that this handle is under; nothing to do without one. The resource need not
     /// exist. `kind` is containerd's own name for it, as `snapshots/overlayfs`.
     pub(super) async fn add_to_lease(&self, kind: String, name: &str) -> Result<(), Error> {
-        let Some(lease) = self.lease.as_ref().and_then(|lease| lease.to_str().ok()) else { return Ok(()) };
+        let Some(lease) = self.lease.as_ref().map(CurrentLease::header) else { return Ok(()) };
+        let Ok(lease) = lease.to_str() else { return Ok(()) };
+        self.add_resource(lease, kind, name).await
+    }
+
+    /// Takes a resource from under the lease that this handle is under; nothing to do if it is not there.
+    pub(super) async fn remove_from_lease(&self, kind: String, name: &str) -> Result<(), Error> {
+        let Some(lease) = self.lease.as_ref().map(CurrentLease::header) else { return Ok(()) };
+        let resource = Resource { id: name.into(), r#type: kind };
+        let id = lease.to_str().unwrap_or_default().to_owned();
+        let message = DeleteResourceRequest { id, resource: Some(resource) };
+        let removed = LeasesClient::new(self.channel()).delete_resource(self.request(message)).await;
+        match removed.map_err(|status| Error::new("take from under the lease", name, &status)) {
+            Err(error) if error.kind() != Kind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn add_resource(&self, lease: &str, kind: String, name: &str) -> Result<(), Error> {
         let resource = Resource { id: name.into(), r#type: kind };
         let message = AddResourceRequest { id: lease.into(), resource: Some(resource) };
-        let mut client = LeasesClient::new(self.channel());
-        let added = client.add_resource(self.request(message)).await;
+        let added = LeasesClient::new(self.channel()).add_resource(self.request(message)).await;
         added.map(drop).map_err(|status| Error::new("add to the lease", name, &status))
     }
 }

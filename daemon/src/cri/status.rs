@@ -81,7 +81,11 @@ fn pull_code(error: &PullError) -> Code {
         | PullError::NotPublished { .. }
         | PullError::Nesting { .. }
         | PullError::Plan(_)
-        | PullError::Unpack(unpack::Error::Vanished { .. }) => Code::FailedPrecondition,
+        | PullError::Unpack(
+            unpack::Error::Vanished { .. }
+            | unpack::Error::OnTheHost { .. }
+            | unpack::Error::NotGuestPull { .. },
+        ) => Code::FailedPrecondition,
         PullError::Platform(_) => Code::NotFound,
         PullError::Aborted => Code::Aborted,
         PullError::Resolve(error) => registry_code(error),

@@ -1,19 +1,20 @@
 //! The lease around each pull, and what becomes of it however the pull ends.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::containerd::leases::Collect;
-use crate::containerd::{Containerd, Error, Lease};
+use crate::containerd::{Containerd, CurrentLease, Error, Lease};
 
-/// As long as containerd's own pulls hold theirs: longer than any pull, short enough that a crash is reclaimed.
-const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Between two tries to delete a lease while containerd is away; doubles up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
@@ -21,6 +22,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 #[derive(Clone, Debug)]
 pub(super) struct Leases {
     containerd: Containerd,
+    /// After this a lease that nobody renews is void.
+    lifetime: Duration,
     /// Owns calls that outlive their pull, so that a drain can wait for them.
     endings: TaskTracker,
     /// Set by a drain: what cannot be deleted now is left to its expiry.
@@ -29,19 +32,32 @@ pub(super) struct Leases {
     count: Arc<AtomicU64>,
 }
 
-/// The lease of one pull. Dropped without [`Held::end`], the pull was given up: it is then deleted behind its back.
+/// What keeps the work of one pull: a lease, and the next one in good time.
 #[derive(Debug)]
 pub(super) struct Held {
+    /// What calls are under.
+    current: CurrentLease,
+    newest: Single,
+    /// The one before, until nothing of it is needed any more: calls may be under way that were made under it.
+    former: Option<Single>,
+    /// The pull's reference, noted on each.
+    reference: String,
+}
+
+/// One lease. Dropped without [`Single::end`], the pull was given up: it is then deleted behind its back.
+#[derive(Debug)]
+struct Single {
     leases: Leases,
     lease: Lease,
     ended: bool,
 }
 
 impl Leases {
-    /// Leases on `containerd`.
-    pub(super) fn new(containerd: Containerd) -> Self {
+    /// Leases on `containerd`, each for so long.
+    pub(super) fn new(containerd: Containerd, lifetime: Duration) -> Self {
         Self {
             containerd,
+            lifetime,
             endings: TaskTracker::new(),
             closing: CancellationToken::new(),
             count: Arc::default(),
@@ -50,21 +66,27 @@ impl Leases {
 
     /// Makes the lease of a pull. `reference` is noted on it, for whoever lists leases.
     pub(super) async fn hold(&self, reference: &str) -> Result<Held, Error> {
+        let newest = self.single(reference).await?;
+        let current = CurrentLease::new(&newest.lease);
+        Ok(Held { current, newest, former: None, reference: reference.to_owned() })
+    }
+
+    async fn single(&self, reference: &str) -> Result<Single, Error> {
         let (leases, (sender, made)) = (self.clone(), oneshot::channel());
         let labels = HashMap::from([("drayd.io/reference".to_owned(), reference.to_owned())]);
         // A task of its own: a caller that leaves during the call would leave a lease that nobody knows of.
         self.endings.spawn(async move {
-            if let Err(Ok(held)) = sender.send(leases.make(labels).await) {
-                held.end(Collect::Later).await;
+            if let Err(Ok(lease)) = sender.send(leases.make(labels).await) {
+                lease.end(Collect::Later).await;
             }
         });
         made.await.expect("the task above always sends")
     }
 
-    async fn make(&self, labels: HashMap<String, String>) -> Result<Held, Error> {
+    async fn make(&self, labels: HashMap<String, String>) -> Result<Single, Error> {
         let id = self.unique_id();
-        match self.containerd.create_lease(&id, LIFETIME, labels).await {
-            Ok(lease) => Ok(Held { leases: self.clone(), lease, ended: false }),
+        match self.containerd.create_lease(&id, self.lifetime, labels).await {
+            Ok(lease) => Ok(Single { leases: self.clone(), lease, ended: false }),
             Err(error) => {
                 // An answer that came too late, or got lost with the connection, may have made it all the same.
                 self.delete_behind(id);
@@ -95,7 +117,7 @@ impl Leases {
             let mut pause = RETRY.0;
             while leases.containerd.delete_lease(&id, Collect::Later).await.is_err() {
                 tokio::select! {
-                    () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY.1),
+                    () = sleep(pause) => pause = (pause * 2).min(RETRY.1),
                     () = leases.closing.cancelled() => return,
                 }
             }
@@ -110,20 +132,82 @@ impl Leases {
 }
 
 impl Held {
-    /// The lease itself.
-    pub(super) fn lease(&self) -> &Lease {
-        &self.lease
+    /// The lease that calls are to be under.
+    pub(super) fn current(&self) -> &CurrentLease {
+        &self.current
     }
 
-    /// Deletes the lease. With [`Collect::Now`] this returns when nothing that only the lease held is left.
-    pub(super) async fn end(mut self, collect: Collect) {
+    /// Does the work of the pull, however long it takes: what it made stays under a lease that has not expired.
+    pub(super) async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
+        tokio::select! {
+            done = work => done,
+            never = self.renew() => match never {},
+        }
+    }
+
+    /// containerd cannot prolong a lease, and one that is deleted and made anew leaves a gap, in which a collection
+    /// takes all. So there is a next lease at half of each one's time, and all goes over to it: what was there by then
+    /// at once, and what calls under way have added since well before the former expires.
+    async fn renew(&mut self) -> Infallible {
+        let half = self.newest.leases.lifetime / 2;
+        let mut begun = Instant::now();
+        loop {
+            sleep_until(begun + half).await;
+            begun = Instant::now();
+            while let Err(error) = self.succeed().await {
+                pause_after(&error).await;
+            }
+            for at in [begun, begun + half / 2] {
+                sleep_until(at).await;
+                while let Err(error) = self.carry_over().await {
+                    pause_after(&error).await;
+                }
+            }
+        }
+    }
+
+    /// Puts the pull under a lease that was just made.
+    async fn succeed(&mut self) -> Result<(), Error> {
+        let next = self.newest.leases.single(&self.reference).await?;
+        self.current.replace(&next.lease);
+        let former = mem::replace(&mut self.newest, next);
+        // The one before has expired by now, and all of it went over long ago.
+        if let Some(expired) = self.former.replace(former) {
+            expired.end(Collect::Later).await;
+        }
+        Ok(())
+    }
+
+    async fn carry_over(&self) -> Result<(), Error> {
+        let Some(former) = &self.former else { return Ok(()) };
+        self.newest.leases.containerd.carry_over(&former.lease, &self.newest.lease).await
+    }
+
+    /// Deletes what kept the pull's work. With [`Collect::Now`] this returns when nothing that only the lease held is
+    /// left.
+    pub(super) async fn end(self, collect: Collect) {
+        if let Some(former) = self.former {
+            former.end(Collect::Later).await;
+        }
+        self.newest.end(collect).await;
+    }
+}
+
+/// Before the next try: nothing else is to be done about a containerd that is away, and the pull finds out itself.
+async fn pause_after(error: &Error) {
+    tracing::debug!(%error, "a lease is renewed later");
+    sleep(RETRY.0).await;
+}
+
+impl Single {
+    async fn end(mut self, collect: Collect) {
         self.leases.delete(self.lease.id(), collect).await;
         // Only now: dropped while it waits above, the lease is still to be deleted.
         self.ended = true;
     }
 }
 
-impl Drop for Held {
+impl Drop for Single {
     fn drop(&mut self) {
         if !self.ended {
             self.leases.delete_behind(self.lease.id().to_owned());

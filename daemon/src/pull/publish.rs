@@ -15,6 +15,13 @@ const NAME_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest pause between two looks.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
+/// What CRI says of the image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// Whether it is one that is never collected.
+    pub(super) pinned: bool,
+}
+
 /// Returns when CRI knows the ID, without which no container can be made, and knows the reference if that comes soon.
 /// What the reference means is not asked: a tag that moved meanwhile is another pull's, and this one's ID can be used
 /// all the same. A containerd or a namespace without a CRI has nobody to wait for.
@@ -22,30 +29,29 @@ pub(super) async fn publish(
     containerd: &Containerd,
     reference: &Reference,
     image_id: &Digest,
-) -> Result<(), Error> {
+) -> Result<Shown, Error> {
     if !containerd.has_cri() {
-        return Ok(());
+        return Ok(Shown::default());
     }
     let failed = |source| Error::Containerd { step: "see the image in containerd's CRI", source };
     let by_id = shows(containerd, image_id.as_str(), |id| id == image_id.as_str());
-    match tokio::time::timeout(DEADLINE, by_id).await {
-        Ok(Err(error)) if error.kind() == Kind::Unimplemented => return Ok(()),
+    let by_id = match tokio::time::timeout(DEADLINE, by_id).await {
+        Ok(Err(error)) if error.kind() == Kind::Unimplemented => return Ok(Shown::default()),
         Ok(shown) => shown.map_err(failed)?,
         Err(_) => return Err(Error::NotPublished { waited: DEADLINE }),
-    }
+    };
     let reference = reference.to_string();
-    match tokio::time::timeout(NAME_DEADLINE, shows(containerd, &reference, |_| true)).await {
-        Ok(shown) => shown.map_err(failed),
-        Err(_) => {
-            tracing::warn!(
-                reference,
-                "containerd's CRI does not show the name after {} s: it had no image under it before, and looks again \
-                 within 5 minutes; until then containers can be made by the image ID alone",
-                NAME_DEADLINE.as_secs()
-            );
-            Ok(())
-        }
+    let by_name = shows(containerd, &reference, |_| true);
+    if let Ok(shown) = tokio::time::timeout(NAME_DEADLINE, by_name).await {
+        return shown.map_err(failed);
     }
+    tracing::warn!(
+        reference,
+        "containerd's CRI does not show the name after {} s: it had no image under it before, and looks again within \
+         5 minutes; until then containers can be made by the image ID alone",
+        NAME_DEADLINE.as_secs()
+    );
+    Ok(by_id)
 }
 
 /// Returns when CRI has an image of that name whose ID is right.
@@ -53,11 +59,11 @@ async fn shows(
     containerd: &Containerd,
     name: &str,
     right: impl Fn(&str) -> bool,
-) -> Result<(), containerd::Error> {
+) -> Result<Shown, containerd::Error> {
     let mut pause = Duration::from_millis(2);
     loop {
-        match containerd.cri_image_id(name).await {
-            Ok(Some(id)) if right(&id) => return Ok(()),
+        match containerd.cri_image(name).await {
+            Ok(Some(image)) if right(&image.id) => return Ok(Shown { pinned: image.pinned }),
             Err(error) if matches!(error.kind(), Kind::Unimplemented | Kind::Unavailable) => {
                 return Err(error);
             }

@@ -8,7 +8,7 @@ use super::resolve::Resolved;
 use super::{Error, Order};
 use crate::containerd::images::{Found, ImageRecord};
 use crate::containerd::leases::Collect;
-use crate::containerd::{Containerd, labels};
+use crate::containerd::{Containerd, Snapshotter, labels};
 use crate::unpack::Context;
 
 /// A record that a pull has written or found right, and what was under its name before.
@@ -36,19 +36,14 @@ pub(super) async fn record(
 ) -> Result<Vec<Recorded>, Error> {
     let failed = |source| Error::Containerd { step: "record the image", source };
     let containerd = &context.containerd;
-    if let Some(top) = plan.top() {
-        // One label per snapshotter: those of other snapshotters stay.
-        let label =
-            (format!("{}.{}", labels::GC_REF_SNAPSHOT, order.choice.snapshotter.name), top.to_string());
-        let labelled = containerd.label_blob(&plan.image_id, HashMap::from([label])).await;
-        labelled.map_err(failed)?;
-    }
+    keep_layers(context, &order.choice.snapshotter.name, plan).await?;
     let reference = &order.request.reference;
     let tagged = reference.tag().map(|_| reference.to_string());
     let names =
         [Some(reference.with_digest(&resolved.target.digest)), Some(plan.image_id.to_string()), tagged];
-    let labels =
-        [Some(labels::CRI_MANAGED), order.pinned.then_some(labels::CRI_PINNED)].into_iter().flatten();
+    let labels = [Some(labels::CRI_MANAGED), order.sandbox.unwrap_or(false).then_some(labels::CRI_PINNED)]
+        .into_iter()
+        .flatten();
     let labels: HashMap<_, _> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     let mut recorded = Vec::new();
     for name in names.into_iter().flatten() {
@@ -73,4 +68,17 @@ pub(super) async fn withdraw(containerd: &Containerd, recorded: &[Recorded]) {
             tracing::warn!(name, %error, "the record of an image that CRI does not show stays");
         }
     }
+}
+
+/// Keeps the image's snapshots from collection as long as the image is there: one label for each snapshotter, those of
+/// others stay.
+pub(super) async fn keep_layers(
+    context: &Context,
+    snapshotter: &Snapshotter,
+    plan: &Plan,
+) -> Result<(), Error> {
+    let Some(top) = plan.top() else { return Ok(()) };
+    let label = (format!("{}.{snapshotter}", labels::GC_REF_SNAPSHOT), top.to_string());
+    let labelled = context.containerd.label_blob(&plan.image_id, HashMap::from([label])).await;
+    labelled.map_err(|source| Error::Containerd { step: "record the image", source })
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Error;
-use crate::containerd::labels;
+use crate::containerd::images::{Found, ImageRecord};
+use crate::containerd::{Containerd, labels};
 use crate::fetch::{Fetched, Fetcher, Meter, Source};
 use crate::oci::digest::Algorithm;
 use crate::oci::document::DocumentError;
@@ -54,6 +55,31 @@ pub(super) async fn name(
     let named = answer.await.map_err(Error::Resolve)?;
     meter.received(named.body.as_ref().map_or(0, |body| body.len() as u64));
     Ok(named)
+}
+
+/// The same without asking the registry: what a reference by digest points to if the node has that image, and if the
+/// registry has shown it to the same credentials before. Being on the node is not enough: it may have come there with
+/// the credentials of another.
+pub(super) async fn known(
+    fetcher: &Fetcher,
+    containerd: &Containerd,
+    source: &Source,
+    reference: &Reference,
+) -> Result<Option<Named>, Error> {
+    let Some(digest) = reference.digest() else { return Ok(None) };
+    let shown = fetcher.registry().has_shown(&source.repository, digest, &source.credentials).await;
+    if !shown.map_err(Error::Resolve)? {
+        return Ok(None);
+    }
+    let record = containerd.find_image(&reference.with_digest(digest)).await;
+    let Found::Record(ImageRecord { target, .. }) =
+        record.map_err(|source| Error::Containerd { step: "look the image up", source })?
+    else {
+        return Ok(None);
+    };
+    // Others write records, too.
+    let right = target.digest == *digest && matches!(target.kind(), Kind::Index | Kind::Manifest);
+    Ok(right.then(|| Named { target, body: None, host: String::new() }))
 }
 
 /// Brings the documents of the image for `platform`.

@@ -40,7 +40,7 @@ pub enum CredentialsFileError {
 }
 
 /// The credentials of one file.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(super) struct CredentialsFile {
     /// In the order of the file.
     entries: Vec<Entry>,
@@ -50,7 +50,7 @@ pub(super) struct CredentialsFile {
     helpers: BTreeMap<String, String>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 struct Entry {
     /// As it is written.
     key: String,

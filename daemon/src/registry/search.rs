@@ -48,6 +48,11 @@ struct Turn {
 }
 
 impl<'a> Search<'a> {
+    /// The node's own credentials, as they were when the search began.
+    pub(super) fn node(&self) -> &CredentialsFile {
+        &self.node
+    }
+
     /// A search over the hosts that serve content and fit: as they are configured, but those that are resting or ask
     /// to be left alone after all others.
     pub(super) async fn begin(

@@ -57,6 +57,7 @@ async fn bad_references(bed: Arc<Bed>) -> Result<()> {
     stage.left_nothing().await
 }
 
+/// Fault 165.
 async fn no_image(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "no-image").await?;
     let cri = stage.drayd.cri();

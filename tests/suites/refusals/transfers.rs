@@ -249,6 +249,7 @@ async fn fails_once(bed: Arc<Bed>) -> Result<()> {
     Ok(())
 }
 
+/// Fault 132.
 async fn one_at_a_time(bed: Arc<Bed>) -> Result<()> {
     for (limit, most) in [(1, 1), (3, 3)] {
         let name = format!("limit-{limit}");

@@ -166,7 +166,7 @@ fn headers_of_the_message_and_of_the_connection_are_passed_over() {
         "Keep-Alive",
         "Proxy-Connection",
     ];
-    let lines: String = names.iter().map(|name| format!("{name} = '1'\n")).collect();
+    let lines = names.map(|name| format!("{name} = '1'\n")).concat();
     let reading = read(&format!("[header]\n{lines}X-Own = '1'\n"), "reg.test");
     assert!(reading.mistakes.is_empty(), "{:?}", reading.mistakes);
     let expected: Vec<_> =
