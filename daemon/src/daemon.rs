@@ -1,5 +1,6 @@
 //! Builds everything once from the configuration and runs it until told to stop.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,9 +34,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
     let containerd = Containerd::new(&config.containerd.address, config.containerd.namespace.as_str())?;
     let (node, watcher) = Node::new(node_config(&config.snapshotter)?, containerd.clone());
-    let puller = Arc::new(puller(&config, &containerd, &node)?);
+    let guest_pull: BTreeSet<_> =
+        config.snapshotter.guest_pull.iter().map(snapshotter).collect::<Result<_, _>>()?;
+    let puller = Arc::new(puller(&config, guest_pull.clone(), &containerd, &node)?);
     let health = Health::new(node.clone()).await;
-    let images = images::Config { verify_unpacked: config.cri.verify_unpacked };
+    let images = images::Config { verify_unpacked: config.cri.verify_unpacked, guest_pull };
     let (images, keeper) = Images::new(images, containerd.clone(), node);
     let endpoint = ImageEndpoint::new(Arc::clone(&puller), Arc::new(images), config.cri.kubelet_reasons);
 
@@ -94,7 +97,12 @@ async fn asked(stops: &watch::Receiver<u32>, times: u32) {
     let _ = stops.clone().wait_for(|count| *count >= times).await;
 }
 
-fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Result<Puller> {
+fn puller(
+    config: &Config,
+    guest_pull: BTreeSet<Snapshotter>,
+    containerd: &Containerd,
+    node: &Node,
+) -> anyhow::Result<Puller> {
     let registry = Registry::new(registry::Config {
         config_path: config.registry.config_path.clone(),
         credentials_file: config.registry.credentials_file.clone(),
@@ -114,7 +122,7 @@ fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Resu
         keep_layers: config.unpack.keep_layers,
         always_verify_credentials: config.pull.always_verify_credentials,
         lease_lifetime: config.pull.lease_lifetime,
-        guest_pull: config.snapshotter.guest_pull.iter().map(snapshotter).collect::<Result<_, _>>()?,
+        guest_pull,
     };
     Ok(Puller::new(settings, containerd.clone(), node.clone(), fetcher))
 }

@@ -9,6 +9,7 @@ mod presence;
 mod store;
 mod usage;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ pub use catalogue::Image;
 pub use inspect::Inspected;
 pub use name::ImageName;
 pub use presence::Place;
+use presence::Presence;
 pub use store::Keeper;
 use store::Store;
 pub use usage::{FilesystemUse, Sample};
@@ -79,6 +81,8 @@ pub enum Error {
 pub struct Config {
     /// Whether an image is there only if it is unpacked where it will run.
     pub verify_unpacked: bool,
+    /// Snapshotters whose images must be pulled in the guest.
+    pub guest_pull: BTreeSet<Snapshotter>,
 }
 
 /// What is told of an image to those who want to know more.
@@ -93,10 +97,12 @@ pub struct Details {
 /// The images of one containerd.
 #[derive(Debug)]
 pub struct Images {
-    config: Config,
+    /// As in [`Config`].
+    verify_unpacked: bool,
     containerd: Containerd,
     node: Node,
     store: Arc<Store>,
+    presence: Presence,
     usage: UsageCache,
     sampler: Sampler,
 }
@@ -105,8 +111,10 @@ impl Images {
     /// The images of `containerd`, and the keeper that has to run for them to be known.
     pub fn new(config: Config, containerd: Containerd, node: Node) -> (Self, Keeper) {
         let (store, keeper) = Store::new(containerd.clone());
+        let Config { verify_unpacked, guest_pull } = config;
+        let presence = Presence::new(containerd.clone(), guest_pull);
         let (usage, sampler) = (UsageCache::default(), Sampler::default());
-        (Self { config, containerd, node, store, usage, sampler }, keeper)
+        (Self { verify_unpacked, containerd, node, store, presence, usage, sampler }, keeper)
     }
 
     /// All images whose documents can be read, by image ID. kubelet's status loop asks for them, and is not to hang while
@@ -134,7 +142,7 @@ impl Images {
 
     /// The image that the caller means, if it is there where it is to be used.
     pub async fn status(&self, name: &ImageName, place: &Place) -> Result<Option<Arc<Image>>, Error> {
-        if !self.config.verify_unpacked {
+        if !self.verify_unpacked {
             return self.find(name).await;
         }
         let table = self.node.table().await?;
@@ -161,9 +169,9 @@ impl Images {
         Ok(match place {
             Place::Pod(handler) => {
                 let choice = table.choose(handler)?;
-                presence::is_in(&self.containerd, &choice.snapshotter.name, top).await?
+                self.presence.is_in(&choice.snapshotter.name, top).await?
             }
-            Place::Anywhere => presence::is_anywhere(&self.containerd, table, top).await?,
+            Place::Anywhere => self.presence.is_anywhere(table, top).await?,
         })
     }
 
@@ -175,7 +183,7 @@ impl Images {
         if !image.inspected.id.matches(&config) {
             return Err(Error::Damaged(image.inspected.id.clone()));
         }
-        let snapshotters = presence::snapshotters(&self.containerd, &table, top).await;
+        let snapshotters = self.presence.snapshotters(&table, top).await;
         Ok(Details { config, snapshotters })
     }
 

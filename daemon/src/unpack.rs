@@ -280,8 +280,7 @@ impl<'a> Step<'a> {
                     self.snapshots.hold(&self.layer.chain_id).await.map_err(|e| self.failed(e))?;
                     let labels = self.snapshots.labels(&self.layer.chain_id).await;
                     if let Some(labels) = labels.map_err(|e| self.failed(e))? {
-                        let in_guest = labels.get(labels::GUEST_PULL).is_some_and(|value| value == "true");
-                        let right = in_guest || !self.guest_pull;
+                        let right = !self.guest_pull || labels::is_guest_pull(&labels);
                         return Ok(if right { Found::Layer } else { Found::OnTheHost });
                     }
                 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
+use drayd_proto::cri;
 use drayd_tests::bed::Bed;
 use drayd_tests::containerd::{NATIVE_HANDLER, NYDUS_HANDLER, RUNC_HANDLER};
 use drayd_tests::drayd::Drayd;
@@ -276,10 +277,20 @@ async fn case_f(bed: Stage) -> Result<()> {
     // A container that was on it, and of which a collection leaves a mark.
     bed.containerd.probe().prepare("nydus", "a-stopped-container", &image.chain_ids()[1]).await?;
     bed.containerd.probe().force_gc().await?;
+    // Else kubelet would not ask for the pull that mends it.
+    let for_the_guest = cri::ImageSpec {
+        image: image.reference(bed.registry.address()),
+        runtime_handler: NYDUS_HANDLER.into(),
+        ..cri::ImageSpec::default()
+    };
+    let shown = drayd.cri().image_for(for_the_guest.clone()).await?;
+    ensure!(shown.is_none(), "it is there for the guest: {shown:?}");
     let mark = bed.registry.mark();
     pull(&bed, &drayd, image, Some(NYDUS_HANDLER)).await?;
     let requests = bed.registry.requests_since(mark);
     ensure!(requests.iter().all(|request| request.method == "HEAD"), "fetched: {requests:#?}");
+    let shown = drayd.cri().image_for(for_the_guest).await?;
+    ensure!(shown.is_some(), "it is not there for the guest");
     is_in_the_guest(&bed.containerd.probe().state().await?, image)?;
     let warned =
         drayd.events().iter().any(|event| event.level == "WARN" && event.text("snapshotter") == "nydus");
