@@ -200,6 +200,25 @@ impl Failure {
         matches!(self, Self::Unreachable { .. } | Self::NoTls { .. } | Self::Untrusted { .. })
     }
 
+    /// Whether it may come of asking for a range.
+    pub(super) fn may_be_for_ranges(&self) -> bool {
+        match self {
+            Self::Silent { .. }
+            | Self::Broken { .. }
+            | Self::Truncated { .. }
+            | Self::Stalled { .. }
+            | Self::Size { .. }
+            | Self::Unusable { .. } => true,
+            Self::Status { status, .. } => *status != StatusCode::TOO_MANY_REQUESTS,
+            Self::Unreachable { .. }
+            | Self::NoTls { .. }
+            | Self::Untrusted { .. }
+            | Self::Unauthorized { .. }
+            | Self::Corrupt { .. }
+            | Self::Helper { .. } => false,
+        }
+    }
+
     /// Whether the host gave no sign of life.
     pub(super) fn is_absence(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Silent { .. })
