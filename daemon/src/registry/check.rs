@@ -60,6 +60,9 @@ impl Report {
             let file = directory.join("hosts.toml");
             self.warnings.push(format!("{}:{line}: unknown key `{key}` has no effect", file.display()));
         }
+        for fault in reading.hosts.iter().flat_map(|host| &host.tls.passed_over) {
+            self.warnings.push(format!("{fault}; it has no effect"));
+        }
         for mistake in &reading.mistakes {
             self.add_mistake(mistake);
         }

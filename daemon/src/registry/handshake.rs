@@ -25,8 +25,8 @@ const SESSIONS: usize = 256;
 /// What the settings are made from, besides the system's authorities.
 #[derive(Clone, Copy)]
 pub(super) struct Settings<'a> {
-    /// PEM bundles of further authorities.
-    pub(super) authorities: &'a [Vec<u8>],
+    /// Further authorities.
+    pub(super) authorities: &'a [CertificateDer<'static>],
     /// PEM of each client certificate with its key.
     pub(super) clients: &'a [Vec<u8>],
     /// Takes any certificate.
@@ -41,9 +41,7 @@ impl Settings<'_> {
         let verifier: Arc<dyn ServerCertVerifier> = if self.skip_verify {
             Arc::new(AnyCertificate(provider.clone()))
         } else {
-            let authorities = self.authorities.iter().map(|pem| certificates(pem));
-            let authorities = authorities.collect::<Result<Vec<_>, _>>()?.concat();
-            Arc::new(Verifier::new_with_extra_roots(authorities, provider.clone())?)
+            Arc::new(Verifier::new_with_extra_roots(self.authorities.iter().cloned(), provider.clone())?)
         };
         let clients = self.clients.iter().map(|pem| {
             let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| unread(&error))?;

@@ -254,7 +254,7 @@ impl File<'_> {
         if let Some(value) = table.get("ca") {
             for path in self.strings(value)? {
                 let (path, pem) = self.certificate(value, path)?;
-                tls.add_authorities(&path, pem).map_err(|source| self.unusable(value, source))?;
+                tls.add_authorities(&path, &pem).map_err(|source| self.unusable(value, source))?;
             }
         }
         let clients = match table.get("client") {
@@ -265,7 +265,7 @@ impl File<'_> {
         for client in clients {
             let (certificate, key) = match self.strings(client)?[..] {
                 [certificate] | [certificate, ""] => (certificate, None),
-                [certificate, key] => (certificate, Some(self.certificate(client, key)?.1)),
+                [certificate, key] => (certificate, Some(self.certificate(client, key)?)),
                 _ => {
                     return Err(
                         self.error(client.span(), "expected a certificate, or a certificate and its key")

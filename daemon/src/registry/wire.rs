@@ -142,6 +142,10 @@ impl Wire {
             }
         };
         let tls = transport.tls.config(protocols).map_err(ClientError::Tls)?;
+        // Once for each state of the files, not for each request.
+        for fault in &transport.tls.passed_over {
+            tracing::warn!("{fault}; it has no effect");
+        }
         let client = builder.tls_backend_preconfigured(tls).build().map_err(ClientError::Http)?;
         if clients.len() >= CLIENTS {
             clients.clear();
