@@ -121,13 +121,17 @@ impl Tls {
     /// What is set, for people.
     pub(super) fn notes(&self) -> Vec<&'static str> {
         [
-            (!self.authorities.is_empty(), "ca"),
+            (self.has_authorities(), "ca"),
             (!self.clients.is_empty(), "client certificate"),
             (self.skip_verify, "certificate not verified"),
         ]
         .into_iter()
         .filter_map(|(set, note)| set.then_some(note))
         .collect()
+    }
+
+    pub(super) fn has_authorities(&self) -> bool {
+        !self.authorities.is_empty()
     }
 
     /// What another host is met with, to which this one sent us: the same authorities, since a site's own registry

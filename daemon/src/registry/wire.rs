@@ -201,7 +201,8 @@ impl Wire {
             request = request.body(body);
         }
         match dial::answered(request.send(), self.response_timeout).await {
-            Some(answer) => answer.map_err(|error| Failure::of_transport(method, url, error)),
+            Some(answer) => answer
+                .map_err(|error| Failure::of_transport(method, url, error, transport.tls.has_authorities())),
             None => Err(silent(method, url, self.response_timeout)),
         }
     }
@@ -246,7 +247,10 @@ impl Answer {
 
     /// The next bytes of the body.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
-        self.response.chunk().await.map_err(|error| Failure::of_transport(&self.method, &self.url, error))
+        self.response
+            .chunk()
+            .await
+            .map_err(|error| Failure::of_transport(&self.method, &self.url, error, false))
     }
 
     /// The whole body of a small document, or an error if it is longer than `limit` bytes.

@@ -1,6 +1,6 @@
 //! Certificates, protocols and addresses, against a server with TLS.
 
-use super::secure::{Authority, Reply, Secure, Seen};
+use super::secure::{Authority, Issued, Reply, Secure, Seen};
 use super::*;
 
 /// A registry without authentication.
@@ -168,6 +168,40 @@ async fn a_client_certificate_is_shown_to_the_host_that_it_is_configured_for() {
     let error = registry.resolve(&repository, "1", &anonymous()).await.unwrap_err();
     let text = crate::cause::chain(&error);
     assert!(text.contains("ca.pem holds no private key in PEM form"), "{text}");
+}
+
+#[tokio::test]
+async fn a_self_signed_certificate_is_trusted_where_it_is_configured_itself() {
+    let repository = Repository { domain: "reg.test".into(), path: "a/b".into() };
+    for (is_ca, names, until, problem) in [
+        (true, "127.0.0.1", 4000, None),
+        (false, "127.0.0.1", 4000, None),
+        (true, "other.test", 4000, Some(["not valid for name", "needs a certificate that names it"])),
+        (false, "other.test", 4000, Some(["not valid for name", "needs a certificate that names it"])),
+        (true, "127.0.0.1", 2001, Some(["expired", "needs a valid certificate"])),
+        (false, "127.0.0.1", 2001, Some(["expired", "needs a valid certificate"])),
+    ] {
+        let issued = Issued::by_itself(&[names], is_ca, until);
+        let another = Issued::by_itself(&[names], is_ca, until);
+        let secure = Secure::start("127.0.0.1:0", &issued, None, open).await;
+        let hosts = Hosts::new();
+        let text = format!("server = 'https://{}'\nca = 'ca.pem'", secure.authority());
+        let directory = hosts.write("reg.test", &text);
+        std::fs::write(directory.join("ca.pem"), &issued.certificate).unwrap();
+        let result = everything(&hosts.registry(), &repository, &anonymous()).await;
+        match problem {
+            None => result.unwrap(),
+            Some(texts) => {
+                let error = result.unwrap_err().to_string();
+                assert!(texts.iter().all(|text| error.contains(text)), "{error}");
+                assert!(!error.contains("set `ca`"), "{error}");
+            }
+        }
+        // One that only looks like it is no authority for it.
+        std::fs::write(directory.join("ca.pem"), &another.certificate).unwrap();
+        let error = everything(&hosts.registry(), &repository, &anonymous()).await.unwrap_err().to_string();
+        assert!(error.contains("invalid peer certificate") && !error.contains("set `ca`"), "{error}");
+    }
 }
 
 /// The files that a broken certificate may lie in, and what is told of each.
