@@ -50,7 +50,11 @@ impl Settings<'_> {
         };
         let clients = self.clients.iter().map(|pem| {
             let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| unread(&error))?;
-            CertifiedKey::from_der(certificates(pem)?, key, &provider)
+            // Not by the library's constructor that compares the two: it reads no certificate of the first version.
+            Ok::<_, Error>(CertifiedKey::new(
+                certificates(pem)?,
+                provider.key_provider.load_private_key(key)?,
+            ))
         });
         let clients = ClientCertificates::new(clients.collect::<Result<_, _>>()?);
         let mut config = ClientConfig::builder_with_provider(provider)
