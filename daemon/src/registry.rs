@@ -36,6 +36,7 @@ mod hosts_toml;
 mod kept;
 mod logins;
 mod message;
+mod pem;
 mod proxies;
 mod range;
 mod rate;

@@ -89,6 +89,9 @@ impl Report {
             let file = directory.join("hosts.toml");
             self.warnings.push(format!("{}:{line}: {what} has no effect", file.display()));
         }
+        for fault in reading.hosts.iter().flat_map(|host| &host.tls.passed_over) {
+            self.warnings.push(format!("{fault}; it has no effect"));
+        }
         for mistake in &reading.mistakes {
             self.add_mistake(mistake);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use reqwest::Url;
-use rustls::AlertDescription;
+use rustls::{AlertDescription, CertificateError};
 
 use super::credential_helper::HelperError;
 use super::error::Kind;
@@ -33,14 +33,14 @@ pub enum Failure {
         cause: String,
     },
     /// The host's certificate is not trusted.
-    #[error(
-        "{url}: {cause}; if this host is to be trusted, set `ca` (or `skip_verify`) for it in its hosts.toml"
-    )]
+    #[error("{url}: {cause}; {}", advice.text())]
     Untrusted {
         /// Redacted URL.
         url: String,
         /// What TLS found wrong.
         cause: String,
+        /// What is to be done.
+        advice: Advice,
     },
     /// Connected, but no answer came in time.
     #[error("{method} {url}: no answer within {} s", limit.as_secs_f32())]
@@ -158,6 +158,49 @@ pub enum Refusal {
     NoToken,
 }
 
+/// What helps against a certificate that is not trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Its authority is to be configured.
+    Configure,
+    /// Another authority than those that are configured.
+    Reconfigure,
+    /// Another time.
+    Renew,
+    /// Another name.
+    Rename,
+}
+
+impl Advice {
+    /// `configured` is whether authorities are.
+    fn on(error: &CertificateError, configured: bool) -> Self {
+        match error {
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => Self::Renew,
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Self::Rename
+            }
+            _ if configured => Self::Reconfigure,
+            _ => Self::Configure,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Configure => {
+                "if this host is to be trusted, set `ca` (or `skip_verify`) for it in its hosts.toml"
+            }
+            Self::Reconfigure => {
+                "neither the system's authorities nor those configured for this host (`ca`) vouch for it"
+            }
+            Self::Renew => "the host needs a valid certificate, or this node's clock is wrong",
+            Self::Rename => "the host needs a certificate that names it in its subjectAltName",
+        }
+    }
+}
+
 impl Failure {
     /// Its class.
     pub fn kind(&self) -> Kind {
@@ -200,6 +243,25 @@ impl Failure {
         matches!(self, Self::Unreachable { .. } | Self::NoTls { .. } | Self::Untrusted { .. })
     }
 
+    /// Whether it may come of asking for a range.
+    pub(super) fn may_be_for_ranges(&self) -> bool {
+        match self {
+            Self::Silent { .. }
+            | Self::Broken { .. }
+            | Self::Truncated { .. }
+            | Self::Stalled { .. }
+            | Self::Size { .. }
+            | Self::Unusable { .. } => true,
+            Self::Status { status, .. } => *status != StatusCode::TOO_MANY_REQUESTS,
+            Self::Unreachable { .. }
+            | Self::NoTls { .. }
+            | Self::Untrusted { .. }
+            | Self::Unauthorized { .. }
+            | Self::Corrupt { .. }
+            | Self::Helper { .. } => false,
+        }
+    }
+
     /// Whether the host gave no sign of life.
     pub(super) fn is_absence(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Silent { .. })
@@ -209,13 +271,16 @@ impl Failure {
         Self::Unusable { method: method.clone(), url: redacted(url), reason: reason.into() }
     }
 
-    /// Reads an error of the HTTP library. Its URL is left out, since that may hold a signed query.
-    pub(super) fn of_transport(method: &Method, url: &Url, error: reqwest::Error) -> Self {
+    /// Reads an error of the HTTP library. Its URL is left out, since that may hold a signed query. `configured` is
+    /// whether there are authorities for the host beside the system's.
+    pub(super) fn of_transport(method: &Method, url: &Url, error: reqwest::Error, configured: bool) -> Self {
         let (url, connecting) = (redacted(url), error.is_connect());
         let error = error.without_url();
         let cause = innermost(&error);
         match of_tls(&error) {
-            Some(rustls::Error::InvalidCertificate(_)) => Self::Untrusted { url, cause },
+            Some(rustls::Error::InvalidCertificate(error)) => {
+                Self::Untrusted { url, cause, advice: Advice::on(error, configured) }
+            }
             Some(_) if connecting => Self::NoTls { url, cause },
             // What breaks later breaks by chance, but for our certificate: hosts refuse that after the handshake.
             _ if is_about_our_certificate(&cause) => Self::NoTls { url, cause },

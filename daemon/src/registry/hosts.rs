@@ -182,9 +182,12 @@ fn certificates_only(directory: &Path, domain: &str) -> Result<Vec<Host>, HostsE
     let mut host = Host::upstream(domain);
     for file in files {
         match file.extension().and_then(|extension| extension.to_str()) {
-            Some("crt") => contents(&file).and_then(|pem| host.tls.add_authorities(&file, pem)),
-            Some("cert") => contents(&file.with_extension("key"))
-                .and_then(|key| host.tls.add_client(&file, contents(&file)?, Some(key))),
+            Some("crt") => contents(&file).and_then(|pem| host.tls.add_authorities(&file, &pem)),
+            Some("cert") => {
+                let path = file.with_extension("key");
+                contents(&path)
+                    .and_then(|key| host.tls.add_client(&file, contents(&file)?, Some((path, key))))
+            }
             _ => Ok(()),
         }
         .map_err(HostsError::Tls)?;

@@ -12,6 +12,7 @@ use reqwest::Url;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::credentials::REDACTED;
 use super::hosts::{Capabilities, Host, Scheme, split_port};
 use super::tls::{Tls, TlsError};
 
@@ -133,15 +134,19 @@ impl Entry {
     /// The host at a written address.
     fn at(self, domain: &str, address: &str) -> Result<Host, String> {
         let text = if address.contains("://") { address.to_owned() } else { format!("https://{address}") };
-        let url = Url::parse(&text).map_err(|error| format!("`{address}` is not a host: {error}"))?;
+        let url =
+            Url::parse(&text).map_err(|error| format!("`{}` is not a host: {error}", shown(address)))?;
         let scheme = match url.scheme() {
             "https" => Scheme::Https,
             // With TLS keys beside a plain address, containerd tries TLS first.
             "http" if self.tls_given && written_port(address) != Some("80") => Scheme::Either,
             "http" => Scheme::Http,
-            other => return Err(format!("`{address}`: scheme `{other}` is neither http nor https")),
+            other => {
+                let address = shown(address);
+                return Err(format!("`{address}`: scheme `{other}` is neither http nor https"));
+            }
         };
-        let name = url.host_str().ok_or_else(|| format!("`{address}` names no host"))?;
+        let name = url.host_str().ok_or_else(|| format!("`{}` names no host", shown(address)))?;
         let authority = url.port().map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
         let path = url.path().trim_end_matches('/');
         let root =
@@ -269,7 +274,7 @@ impl File<'_> {
         if let Some(value) = table.get("ca") {
             for path in self.strings(value)? {
                 let (path, pem) = self.certificate(value, path)?;
-                tls.add_authorities(&path, pem).map_err(|source| self.unusable(value, source))?;
+                tls.add_authorities(&path, &pem).map_err(|source| self.unusable(value, source))?;
             }
         }
         let clients = match table.get("client") {
@@ -280,7 +285,7 @@ impl File<'_> {
         for client in clients {
             let (certificate, key) = match self.strings(client)?[..] {
                 [certificate] | [certificate, ""] => (certificate, None),
-                [certificate, key] => (certificate, Some(self.certificate(client, key)?.1)),
+                [certificate, key] => (certificate, Some(self.certificate(client, key)?)),
                 _ => {
                     return Err(
                         self.error(client.span(), "expected a certificate, or a certificate and its key")
@@ -364,6 +369,22 @@ impl File<'_> {
     fn mistyped(&self, value: &Value<'_>, expected: &str) -> HostsError {
         self.error(value.span(), format!("expected {expected}, found {}", value.get_ref().type_str()))
     }
+}
+
+/// A written address, which may be none, without what may be a password in it: all before the last `@`, and its query.
+fn shown(address: &str) -> String {
+    let (scheme, rest) = match address.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), address),
+    };
+    match rest.rsplit_once('@') {
+        Some((_, rest)) => format!("{scheme}{REDACTED}@{}", before_query(rest)),
+        None => format!("{scheme}{}", before_query(rest)),
+    }
+}
+
+fn before_query(text: &str) -> &str {
+    text.split(['?', '#']).next().unwrap_or_default()
 }
 
 /// The port as it stands in an address; a parsed URL no longer tells a written default port from none.

@@ -97,6 +97,7 @@ fn backoff(pauses: u32, dice: f64) -> Duration {
 mod tests {
     use http::Method;
 
+    use super::super::failure::Advice;
     use super::*;
 
     fn answer(status: u16, told: Option<u64>) -> Failure {
@@ -171,7 +172,11 @@ mod tests {
         }
         let url = || "https://h/".to_owned();
         assert!(is_worth_it(&Failure::Unreachable { url: url(), cause: "refused".into() }));
-        assert!(!is_worth_it(&Failure::Untrusted { url: url(), cause: "unknown issuer".into() }));
+        assert!(!is_worth_it(&Failure::Untrusted {
+            url: url(),
+            cause: "unknown issuer".into(),
+            advice: Advice::Configure
+        }));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::failure::{Failure, Refusal, redacted};
 use super::kept::Timed;
 use super::message::message_of;
 use super::secret::Secret;
-use super::wire::{Answer, Request, Transport, Wire};
+use super::wire::{Answer, Request, Transport, Wire, hidden, secrets_of};
 
 /// Lifetime of a token whose answer tells none, or nonsense: the token specification's own default.
 const DEFAULT_LIFETIME: u64 = 60;
@@ -106,7 +106,9 @@ impl Order {
         let status = answer.response.status();
         let body = answer.document(TOKEN_LIMIT).await?;
         if !status.is_success() {
-            let message = message_of(&body, |message| answer.scrub(&self.login, message));
+            // What the realm's own query says is the registry's secret, or the token server's.
+            let realm = secrets_of(&self.realm);
+            let message = message_of(&body, |message| hidden(&realm, &answer.scrub(&self.login, message)));
             return Err(self.refused(&answer, status, message));
         }
         let json: Value = serde_json::from_slice(&body).unwrap_or_default();

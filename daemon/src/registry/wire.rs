@@ -6,16 +6,17 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use http::header::{CONTENT_TYPE, HeaderMap, LOCATION};
 use http::{Method, StatusCode};
 use reqwest::{Client, Response, Url};
 
-use super::credentials::{Login, REDACTED, without};
+use super::credentials::{Login, decode, without};
 use super::dial::{self, DialLayer};
 use super::failure::{Failure, innermost, redacted};
 use super::hosts::DIAL_TIMEOUT;
 use super::proxies::Proxies;
 use super::retry_after;
+use super::secret::Secret;
 use super::tls::Tls;
 
 /// How long a whole small document may take: at the limit of a manifest's size this is still below 150 KiB/s.
@@ -66,25 +67,65 @@ pub(super) struct Answer {
     /// Whether that is the origin first asked.
     pub(super) from_origin: bool,
     pub(super) response: Response,
-    /// The proof that was sent, so that it can be kept out of what the host says of it.
-    authorization: Option<HeaderValue>,
+    /// What was sent that is to be kept out of what the host says of it: proofs, headers, and what is hidden in the
+    /// URLs of redirects.
+    pub(super) secrets: Vec<Secret>,
     /// What was proved by it, when that is not the login of the session.
     pub(super) proved: Option<Login>,
 }
 
-/// `text` without what the query of a redirect's target says: a signed URL is as good as a password while it lasts.
-fn without_query(url: &Url, text: &str) -> String {
-    let values: Vec<String> = url.query_pairs().map(|(_, value)| value.into_owned()).collect();
-    // As it was sent, then value by value: short ones are flags, and would take words out of the message.
-    let sent =
-        url.query().into_iter().flat_map(|query| query.split('&')).filter_map(|pair| pair.split_once('='));
-    let raw: Vec<&str> = sent.map(|(_, value)| value).collect();
-    let long = |value: &&str| value.len() >= SHORTEST_SECRET;
-    without(url.query().into_iter().chain(raw).chain(values.iter().map(String::as_str)).filter(long), text)
+/// What a URL hides: the values of its query, since a signed one is as good as a password while it lasts, and its user.
+pub(super) fn secrets_of(url: &Url) -> Vec<Secret> {
+    let query = url.query().unwrap_or_default();
+    let sent = query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1.to_owned()));
+    let read = url.query_pairs().map(|(_, value)| value.into_owned());
+    let values = sent.chain(read).chain([query.to_owned()]).filter(|value| value.len() >= SHORTEST_SECRET);
+    let mut secrets: Vec<Secret> = values.map(Secret::new).collect();
+    let (user, password) = (url.username(), url.password().unwrap_or_default());
+    if !user.is_empty() || !password.is_empty() {
+        // As they stand there, and as they are sent.
+        let (user, password) = ([user.to_owned(), decoded(user)], [password.to_owned(), decoded(password)]);
+        let pairs = user.iter().zip(&password).map(|(user, password)| format!("{user}:{password}"));
+        secrets.extend(pairs.chain(user.clone()).chain(password.clone()).map(Secret::new));
+    }
+    secrets
 }
 
-/// Bytes of the shortest value of a query that may be a secret.
+/// The values of headers that are to be shown to nobody.
+fn secrets_in(headers: &HeaderMap) -> Vec<Secret> {
+    let sensitive = headers.values().filter(|value| value.is_sensitive());
+    let mut secrets = Vec::new();
+    for text in sensitive.filter_map(|value| value.to_str().ok()).filter(|it| it.len() >= SHORTEST_SECRET) {
+        secrets.push(Secret::new(text));
+        let Some((scheme, proof)) = text.split_once(' ') else { continue };
+        secrets.push(Secret::new(proof));
+        if scheme.eq_ignore_ascii_case("basic")
+            && let Ok(Login::Password { username, password }) = decode(proof)
+        {
+            secrets.extend([Secret::new(username), password]);
+        }
+    }
+    secrets
+}
+
+/// A part of a URL without its escapes.
+fn decoded(part: &str) -> String {
+    // The URL library is the one at hand that reads them; in a query alone, where a plus would be a space.
+    let url = Url::parse(&format!("http://decoded/?{}", part.replace('+', "%2B"))).ok();
+    let first = url.as_ref().and_then(|url| url.query_pairs().next());
+    first.map(|(text, _)| text.into_owned()).unwrap_or_default()
+}
+
+/// Bytes of the shortest value of a query or a header that may be a secret: shorter ones are flags, and would take words
+/// out of the message.
 const SHORTEST_SECRET: usize = 6;
+
+/// `text` without these, the longest first: it may hold another.
+pub(super) fn hidden(secrets: &[Secret], text: &str) -> String {
+    let mut secrets: Vec<&[u8]> = secrets.iter().map(Secret::expose).collect();
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    without(secrets, text)
+}
 
 /// The HTTP clients of the process.
 pub(super) struct Wire {
@@ -142,6 +183,10 @@ impl Wire {
             }
         };
         let tls = transport.tls.config(protocols).map_err(ClientError::Tls)?;
+        // Once for each state of the files, not for each request.
+        for fault in &transport.tls.passed_over {
+            tracing::warn!("{fault}; it has no effect");
+        }
         let client = builder.tls_backend_preconfigured(tls).build().map_err(ClientError::Http)?;
         if clients.len() >= CLIENTS {
             clients.clear();
@@ -155,6 +200,7 @@ impl Wire {
         let Request { mut method, url: first, headers, mut origin_headers, mut body, transport } = request;
         let mut url = first.clone();
         let mut from_origin = true;
+        let mut secrets = secrets_in(&origin_headers);
         for _ in 0..=REDIRECTS {
             // Once elsewhere, always elsewhere: another host must not choose what is asked in the caller's name.
             from_origin &= url.origin() == first.origin();
@@ -170,7 +216,10 @@ impl Wire {
             };
             let response = self.once(&method, &url, headers, body.clone(), &transport).await?;
             match redirect(&method, &url, &response)? {
-                Some(next) if body.is_none() => url = next,
+                Some(next) if body.is_none() => {
+                    secrets.extend(secrets_of(&next));
+                    url = next;
+                }
                 // A form holds secrets: it goes to the origin that it is for, and nowhere else.
                 Some(next) if next.origin() == first.origin() => {
                     let status = response.status();
@@ -179,11 +228,11 @@ impl Wire {
                         (method, body) = (Method::GET, None);
                         origin_headers.remove(CONTENT_TYPE);
                     }
+                    secrets.extend(secrets_of(&next));
                     url = next;
                 }
                 _ => {
-                    let authorization = origin_headers.get(AUTHORIZATION).cloned();
-                    return Ok(Answer { method, url, from_origin, response, authorization, proved: None });
+                    return Ok(Answer { method, url, from_origin, response, secrets, proved: None });
                 }
             }
         }
@@ -206,7 +255,8 @@ impl Wire {
             request = request.body(body);
         }
         match dial::answered(request.send(), self.response_timeout).await {
-            Some(answer) => answer.map_err(|error| Failure::of_transport(method, url, error)),
+            Some(answer) => answer
+                .map_err(|error| Failure::of_transport(method, url, error, transport.tls.has_authorities())),
             None => Err(silent(method, url, self.response_timeout)),
         }
     }
@@ -218,13 +268,11 @@ impl Answer {
         self.response.headers().get(name)?.to_str().ok()
     }
 
-    /// `text` of the host without what proved `login` to it, in any spelling that it may have been sent in.
+    /// `text` of the host without what proved `login` to it and all else that was sent in confidence, in any spelling
+    /// that it may have been sent in.
     pub(super) fn scrub(&self, login: &Login, text: &str) -> String {
-        let header = self.authorization.as_ref().and_then(|header| header.to_str().ok());
-        let sent = header.and_then(|header| Some(header.split_once(' ')?.1));
-        let text = sent.map_or_else(|| text.to_owned(), |sent| text.replace(sent, REDACTED));
+        let text = hidden(&self.secrets, text);
         let text = self.proved.as_ref().map_or_else(|| text.clone(), |proved| proved.scrub(&text));
-        let text = if self.from_origin { text } else { without_query(&self.url, &text) };
         login.scrub(&text)
     }
 
@@ -251,7 +299,10 @@ impl Answer {
 
     /// The next bytes of the body.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
-        self.response.chunk().await.map_err(|error| Failure::of_transport(&self.method, &self.url, error))
+        self.response
+            .chunk()
+            .await
+            .map_err(|error| Failure::of_transport(&self.method, &self.url, error, false))
     }
 
     /// The whole body of a small document, or an error if it is longer than `limit` bytes.
@@ -307,4 +358,37 @@ fn redirect(method: &Method, url: &Url, response: &Response) -> Result<Option<Ur
 
 fn silent(method: &Method, url: &Url, limit: Duration) -> Failure {
     Failure::Silent { method: method.clone(), url: redacted(url), limit }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_quotes_what_a_url_or_a_header_hides_is_not_quoted_with_it() {
+        let url = "http://b%40b:s3%2Bcr+t@h/p?sig=canary%2Fsig&x=1".parse().unwrap();
+        for quoted in ["canary%2Fsig", "canary/sig", "b@b", "s3+cr+t", "s3%2Bcr+t", "YkBiOnMzK2NyK3Q="] {
+            assert_eq!(
+                hidden(&secrets_of(&url), &format!("no <{quoted}> 1")),
+                "no <[redacted]> 1",
+                "{quoted}"
+            );
+        }
+        let value = |text: &'static str, sensitive| {
+            let mut value = HeaderValue::from_static(text);
+            value.set_sensitive(sensitive);
+            value
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert("x-key", value("canary-key", true));
+        headers.insert("x-flag", value("true", true));
+        headers.insert("accept", value("anything", false));
+        headers.insert("authorization", value("Basic Ym9iOmNhbmFyeQ==", true));
+        for quoted in ["canary-key", "Ym9iOmNhbmFyeQ==", "bob", "canary"] {
+            let text = hidden(&secrets_in(&headers), &format!("<{quoted}> true anything"));
+            assert_eq!(text, "<[redacted]> true anything", "{quoted}");
+        }
+    }
 }

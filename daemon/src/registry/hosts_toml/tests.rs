@@ -119,6 +119,22 @@ fn a_broken_file_is_refused_with_its_line() {
     }
 }
 
+#[test]
+fn an_address_that_is_refused_is_shown_without_its_password() {
+    for (address, expected) in [
+        ("ftp://bob:canary@m", "`ftp://[redacted]@m`: scheme"),
+        ("http://bob:canary@m:99999", "`http://[redacted]@m:99999` is not a host"),
+        ("http://bob:can/ary@m", "`http://[redacted]@m` is not a host"),
+        ("ftp://m/p?key=canary", "`ftp://m/p`: scheme"),
+        ("bob:canary@m:99999", "`[redacted]@m:99999` is not a host"),
+    ] {
+        for text in [format!("[host.'{address}']"), format!("server = '{address}'")] {
+            let error = refused(&text);
+            assert!(error.contains(expected) && !error.contains("canary"), "{error}");
+        }
+    }
+}
+
 /// Fault 49.
 #[test]
 fn certificates_lie_beside_the_file() {
