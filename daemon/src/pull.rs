@@ -155,7 +155,7 @@ impl Puller {
     /// The stages of a pull after its name is resolved, in their order.
     async fn walk(&self, order: &Order, context: &Context, named: Named) -> Result<Outcome, Error> {
         let (reference, snapshotter) = (&order.request.reference, &order.choice.snapshotter);
-        let resolved = resolve::resolve(&self.fetcher, context, named, &self.platform).await?;
+        let resolved = resolve::resolve(&self.fetcher, context, reference, named, &self.platform).await?;
         let plan = Plan::new(reference, &resolved)?;
         let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
         let records = record::record(context, order, &resolved, &plan).await?;

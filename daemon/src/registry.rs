@@ -207,13 +207,37 @@ impl Registry {
         object: &str,
         credentials: &Credentials,
     ) -> Result<Resolved, Error> {
+        self.resolved(repository, object, credentials, true).await
+    }
+
+    /// The same by the manifest's own bytes, for a target that turned out not to be what a header told of it.
+    pub async fn resolve_by_body(
+        &self,
+        repository: &Repository,
+        object: &str,
+        credentials: &Credentials,
+    ) -> Result<Resolved, Error> {
+        self.resolved(repository, object, credentials, false).await
+    }
+
+    async fn resolved(
+        &self,
+        repository: &Repository,
+        object: &str,
+        credentials: &Credentials,
+        by_headers: bool,
+    ) -> Result<Resolved, Error> {
         let by_digest = object.contains(':');
         // A digest needs no trust in the host.
         let fits = |host: &Host| host.capabilities.resolve || by_digest;
         let mut search = Search::begin(self, repository, credentials, fits).await?;
         while let Some(session) = search.next().await {
             let open = self.requests.open();
-            let resolved = resolve::resolve(&session, object).await;
+            let resolved = if by_headers {
+                resolve::resolve(&session, object).await
+            } else {
+                resolve::resolve_by_body(&session, object).await
+            };
             drop(open);
             match resolved {
                 Ok(resolved) => {

@@ -10,13 +10,14 @@ use super::Error;
 use crate::containerd::labels;
 use crate::fetch::{Fetched, Fetcher, Meter, Source};
 use crate::oci::digest::Algorithm;
+use crate::oci::document::DocumentError;
 use crate::oci::media_type::Kind;
 use crate::oci::walk::{Documents, Parsed, Step};
 use crate::oci::{
     Config, Descriptor, DiffId, Digest, Index, IndexEntry, Manifest, Platform, Reference, Walk, WalkError,
 };
-use crate::registry;
 use crate::unpack::Context;
+use crate::{fetch, registry};
 
 /// An image whose documents are in the content store.
 #[derive(Clone, Debug)]
@@ -56,17 +57,32 @@ pub(super) async fn name(
 }
 
 /// Brings the documents of the image for `platform`.
+///
+/// A target of which only the headers of HEAD are known may turn out not to be there, or not to be what they say. Then
+/// the manifest that `reference` leads to is read: the headers do not decide what its bytes can.
 pub(super) async fn resolve(
     fetcher: &Arc<Fetcher>,
     context: &Context,
+    reference: &Reference,
     named: Named,
     platform: &Platform,
 ) -> Result<Resolved, Error> {
-    let Named { target, body, .. } = named;
+    let Named { mut target, body, .. } = named;
+    let by_headers = body.is_none();
     let mut desk = Desk { fetcher, context, given: body, loaded: Vec::new() };
-    let documents = desk.walk(Walk::new(target.clone(), platform.clone())).await?;
+    let documents = match desk.walk(Walk::new(target.clone(), platform.clone())).await {
+        Err(error) if by_headers && desk.denies_headers(&error, &target) => {
+            let Ok(read) = desk.read_target(reference).await else { return Err(error) };
+            tracing::debug!(%reference, told = %target.digest, %error, "the headers of HEAD are not those of the manifest");
+            target = read;
+            desk.walk(Walk::new(target.clone(), platform.clone())).await?
+        }
+        walked => walked?,
+    };
     desk.keep_all(&documents).await?;
-    let Documents { manifest, config, .. } = documents;
+    let Documents { indexes, manifest, config } = documents;
+    // What is in the content store is taken whatever length a header told.
+    target.size = indexes.first().map_or(manifest.bytes.len(), |index| index.bytes.len()) as u64;
     Ok(Resolved {
         target,
         manifest: manifest.descriptor,
@@ -87,6 +103,32 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
+    /// Whether an error shows that what a header told of the target is wrong.
+    fn denies_headers(&self, error: &Error, target: &Descriptor) -> bool {
+        use registry::Kind::{Answer, Corrupt, NotFound, Size};
+        match error {
+            Error::Document { source: fetch::Error::Registry(error), .. } => {
+                self.loaded.is_empty() && matches!(error.kind(), NotFound | Answer | Corrupt | Size)
+            }
+            Error::Malformed { digest, source, .. } => {
+                *digest == target.digest && matches!(**source, DocumentError::Contradiction { .. })
+            }
+            _ => false,
+        }
+    }
+
+    /// Begins anew with the bytes that the registry has under the reference.
+    async fn read_target(&mut self, reference: &Reference) -> Result<Descriptor, registry::Error> {
+        let Context { source, meter, .. } = self.context;
+        let registry = self.fetcher.registry().counting(meter.requests());
+        let Named { target, body, .. } =
+            registry.resolve_by_body(&source.repository, reference.object(), &source.credentials).await?;
+        meter.received(body.as_ref().map_or(0, |body| body.len() as u64));
+        self.given = body;
+        self.loaded.clear();
+        Ok(target)
+    }
+
     async fn walk(&mut self, mut walk: Walk) -> Result<Documents, Error> {
         loop {
             storable(walk.what(), &walk.wanted().digest)?;
