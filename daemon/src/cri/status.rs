@@ -60,6 +60,7 @@ fn pull_code(error: &PullError) -> Code {
         PullError::Algorithm { .. } => Code::InvalidArgument,
         PullError::Malformed { .. }
         | PullError::Artifact { .. }
+        | PullError::Shadowed { .. }
         | PullError::Nesting { .. }
         | PullError::Plan(_)
         | PullError::Unpack(unpack::Error::Vanished { .. }) => Code::FailedPrecondition,

@@ -172,7 +172,7 @@ impl Document {
             return Err(DocumentError::Contradiction { claimed: excerpt(claimed), found });
         }
         if kind == Kind::Index {
-            let entries = numbered(raw.manifests, "manifests", entry)?;
+            let entries = numbered(raw.manifests, "manifests", |raw, place| Ok(entry(raw, place)))?;
             return Ok(Self::Index(Index { entries }));
         }
         let config = raw.config.ok_or(DocumentError::NoConfig)?;
@@ -227,10 +227,11 @@ fn numbered<T>(
     list.into_iter().enumerate().map(|(position, raw)| read(raw, format!("{name}[{position}]"))).collect()
 }
 
-fn entry(Object(mut raw): Object<RawDescriptor>, place: String) -> Result<IndexEntry, DocumentError> {
+/// A descriptor that points nowhere is no fault of the index: it may be for others.
+fn entry(Object(mut raw): Object<RawDescriptor>, place: String) -> IndexEntry {
     let platform = raw.platform.take().map(|Object(raw)| platform(raw));
     let artifact_type = raw.artifact_type.take();
-    Ok(IndexEntry { descriptor: descriptor(Object(raw), place)?, platform, artifact_type })
+    IndexEntry { descriptor: descriptor(Object(raw), place), platform, artifact_type }
 }
 
 fn descriptor(Object(raw): Object<RawDescriptor>, place: String) -> Result<Descriptor, DocumentError> {

@@ -62,6 +62,19 @@ pub enum Error {
     /// The index has nothing for this machine.
     #[error(transparent)]
     Platform(#[from] NoPlatform),
+    /// The index has an image that containerd would not find.
+    #[error(
+        "the index {digest} names an artifact of type `{artifact_type}` before the image {image}: containerd takes the \
+         first entry for the platform, and finds no image; the index must name the image first, or its platform"
+    )]
+    Shadowed {
+        /// Digest of the index.
+        digest: Digest,
+        /// Digest of the image's manifest.
+        image: Digest,
+        /// What the first entry says that it is.
+        artifact_type: String,
+    },
     /// Indexes point to indexes without end.
     #[error("the image nests more than {limit} indexes in one another")]
     Nesting {
@@ -137,6 +150,7 @@ impl Error {
             | Self::Artifact { .. }
             | Self::Algorithm { .. }
             | Self::Platform(_)
+            | Self::Shadowed { .. }
             | Self::Nesting { .. }
             | Self::Plan(_)
             | Self::Unpack(_) => false,

@@ -197,6 +197,9 @@ fn unusable(error: WalkError) -> Error {
         WalkError::Malformed { what, digest, source } => Error::Malformed { what, digest, source },
         WalkError::Artifact { digest, artifact_type } => Error::Artifact { digest, artifact_type },
         WalkError::Platform(error) => error.into(),
+        WalkError::Shadowed { digest, image, artifact_type } => {
+            Error::Shadowed { digest, image, artifact_type }
+        }
         WalkError::Nesting { limit } => Error::Nesting { limit },
     }
 }
@@ -204,9 +207,10 @@ fn unusable(error: WalkError) -> Error {
 /// All children, chosen or not, as containerd labels them: an entry that is fetched later is then kept, too.
 fn index_labels(index: &Index) -> HashMap<String, String> {
     let label = |(n, entry): (usize, &IndexEntry)| {
-        (format!("{}.{n}", labels::GC_REF_MANIFEST), entry.descriptor.digest.to_string())
+        let child = entry.descriptor.as_ref().ok()?;
+        Some((format!("{}.{n}", labels::GC_REF_MANIFEST), child.digest.to_string()))
     };
-    index.entries.iter().enumerate().map(label).collect()
+    index.entries.iter().enumerate().filter_map(label).collect()
 }
 
 /// Layers that are never fetched are labelled, too: a reference to nothing is harmless, and a later pull for another
