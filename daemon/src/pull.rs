@@ -158,10 +158,15 @@ impl Puller {
         let resolved = resolve::resolve(&self.fetcher, context, reference, named, &self.platform).await?;
         let plan = Plan::new(reference, &resolved)?;
         let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
-        let records = record::record(context, order, &resolved, &plan).await?;
-        publish::publish(&self.containerd, reference, &plan.image_id).await?;
+        let recorded = record::record(context, order, &resolved, &plan).await?;
+        let published = publish::publish(&self.containerd, reference, &plan.image_id).await;
+        if matches!(published, Err(Error::NotPublished { .. })) {
+            record::withdraw(&self.containerd, &recorded).await;
+        }
+        published?;
 
         let tally = Tally::new(context.meter.bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
+        let records = recorded.iter().map(|recorded| recorded.name().to_owned()).collect();
         Ok(Outcome { image_id: plan.image_id, records, tally })
     }
 }

@@ -64,20 +64,20 @@ impl Containerd {
 
     /// Creates the record, or points an existing one to the target and adds the labels. Labels that others set on
     /// it stay, and a record that is right already is not written (as containerd's CRI does, so that no event
-    /// is sent for nothing).
-    pub async fn put_image(&self, record: &ImageRecord) -> Result<(), Error> {
+    /// is sent for nothing). Returns what was under the name before.
+    pub async fn put_image(&self, record: &ImageRecord) -> Result<Found, Error> {
         // A record that somebody deletes in between is created by the next round.
         for _ in 0..PUT_ATTEMPTS - 1 {
             match self.create_image(record).await {
                 Err(error) if error.kind() == Kind::AlreadyExists => {}
-                other => return other,
+                other => return other.map(|()| Found::Nothing),
             }
             match self.update_image(record).await {
                 Err(error) if error.kind() == Kind::NotFound => {}
                 other => return other,
             }
         }
-        self.create_image(record).await
+        self.create_image(record).await.map(|()| Found::Nothing)
     }
 
     async fn create_image(&self, record: &ImageRecord) -> Result<(), Error> {
@@ -86,11 +86,12 @@ impl Containerd {
         created.map(drop).map_err(|status| Error::new("create image record", &record.name, &status))
     }
 
-    async fn update_image(&self, record: &ImageRecord) -> Result<(), Error> {
-        if let Found::Record(present) = self.find_image(&record.name).await? {
+    async fn update_image(&self, record: &ImageRecord) -> Result<Found, Error> {
+        let found = self.find_image(&record.name).await?;
+        if let Found::Record(present) = &found {
             let labelled = record.labels.iter().all(|(k, v)| present.labels.get(k) == Some(v));
             if labelled && present.target.digest == record.target.digest {
-                return Ok(());
+                return Ok(found);
             }
         }
         let mut paths = vec!["target".to_owned()];
@@ -101,7 +102,7 @@ impl Containerd {
             source_date_epoch: None,
         };
         let updated = self.images_client().update(self.request(message)).await;
-        updated.map(drop).map_err(|status| Error::new("update image record", &record.name, &status))
+        updated.map(|_| found).map_err(|status| Error::new("update image record", &record.name, &status))
     }
 
     /// What is under exactly that name.

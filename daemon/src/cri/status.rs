@@ -54,13 +54,14 @@ pub fn deadline_passed() -> Status {
 
 fn pull_code(error: &PullError) -> Code {
     match error {
-        PullError::Node(_) | PullError::NotPublished { .. } | PullError::Stalled { .. } => Code::Unavailable,
+        PullError::Node(_) | PullError::Stalled { .. } => Code::Unavailable,
         PullError::Choice(error) => choice_code(error),
         PullError::Malformed { source, .. } if source.is_of_algorithm() => Code::InvalidArgument,
         PullError::Algorithm { .. } => Code::InvalidArgument,
         PullError::Malformed { .. }
         | PullError::Artifact { .. }
         | PullError::Shadowed { .. }
+        | PullError::NotPublished { .. }
         | PullError::Nesting { .. }
         | PullError::Plan(_)
         | PullError::Unpack(unpack::Error::Vanished { .. }) => Code::FailedPrecondition,
@@ -175,7 +176,7 @@ mod tests {
             (unpack(Status::unavailable("connection refused")), Code::Unavailable),
             (unpack(Status::unknown("boom")), Code::Unknown),
             (PullError::Stalled { limit: Duration::from_secs(1) }, Code::Unavailable),
-            (PullError::NotPublished { waited: Duration::from_secs(1) }, Code::Unavailable),
+            (PullError::NotPublished { waited: Duration::from_secs(1) }, Code::FailedPrecondition),
             (PullError::Aborted, Code::Aborted),
         ] {
             let status = of_pull("docker.io/library/x:1", &error);

@@ -7,6 +7,7 @@
 
 mod config;
 mod shape;
+mod time;
 
 pub use config::Config;
 

@@ -95,9 +95,10 @@ pub enum Error {
         /// What containerd said.
         source: containerd::Error,
     },
-    /// containerd has the image, and its CRI does not show it.
+    /// containerd had the image, and its CRI did not show it.
     #[error(
-        "the image is complete in containerd, but its CRI plugin does not show it after {} s; see containerd's log",
+        "the image was complete in containerd, but its CRI plugin did not show it within {} s, so its records were \
+         taken back; see containerd's log",
         .waited.as_secs()
     )]
     NotPublished {
@@ -129,7 +130,8 @@ impl Error {
         }
     }
 
-    /// Whether the same pull may succeed later without anybody changing anything.
+    /// Whether the same pull may succeed later without anybody changing anything. An image that CRI does not show may
+    /// be one that it cannot read, or it is slow: for the second, what was fetched is worth keeping.
     pub fn is_transient(&self) -> bool {
         let away = |error: &containerd::Error| error.is_away() || error.kind() == containerd::Kind::Locked;
         let fetched = |error: &fetch::Error| match error {

@@ -228,7 +228,7 @@ fn an_image_config_counts_under_any_media_type() {
 #[test]
 fn a_config_may_be_larger_than_what_leads_to_it() {
     let mut shelf = Shelf::default();
-    let image = shelf.image(&json!({ "history": "x".repeat(5 << 20) }));
+    let image = shelf.image(&json!({ "author": "x".repeat(5 << 20) }));
     assert_eq!(shelf.found(&image), Ok(digest(&image)));
 }
 
