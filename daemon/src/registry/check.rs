@@ -59,9 +59,9 @@ impl Report {
             ));
         }
         let reading = hosts::read(directory, &domain);
-        for (line, key) in reading.unknown {
+        for (line, what) in reading.idle {
             let file = directory.join("hosts.toml");
-            self.warnings.push(format!("{}:{line}: unknown key `{key}` has no effect", file.display()));
+            self.warnings.push(format!("{}:{line}: {what} has no effect", file.display()));
         }
         for mistake in &reading.mistakes {
             self.add_mistake(mistake);

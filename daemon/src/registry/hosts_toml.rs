@@ -57,6 +57,20 @@ type Value<'a> = Spanned<DeValue<'a>>;
 const KEYS: [&str; 7] =
     ["capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"];
 
+/// Headers that speak of the message or of the connection under it. Those are made by who sends them: Go drops the first
+/// four of what is configured, and with any other of them a request would contradict itself.
+const OWN_HEADERS: [HeaderName; 9] = [
+    http::header::HOST,
+    http::header::CONTENT_LENGTH,
+    http::header::TRANSFER_ENCODING,
+    http::header::TRAILER,
+    http::header::CONNECTION,
+    http::header::TE,
+    http::header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
 /// How a certificate file is read.
 pub(super) type ReadFile = fn(&Path) -> io::Result<Vec<u8>>;
 
@@ -66,8 +80,8 @@ pub(super) struct Reading {
     /// Of use only if there are no mistakes.
     pub(super) hosts: Vec<Host>,
     pub(super) mistakes: Vec<HostsError>,
-    /// Lines with keys that mean nothing, which containerd passes over, and so does drayd.
-    pub(super) unknown: Vec<(usize, String)>,
+    /// What has no effect, as containerd passes over it, too: the line, and what stands there.
+    pub(super) idle: Vec<(usize, String)>,
 }
 
 impl Reading {
@@ -88,7 +102,7 @@ impl From<Result<Vec<Host>, HostsError>> for Reading {
 
 /// The hosts in a file's text: its mirrors as they are written, then `server`.
 pub(super) fn parse(path: &Path, text: &str, domain: &str, read: ReadFile) -> Reading {
-    let file = File { path, text, read, mistakes: RefCell::default(), unknown: RefCell::default() };
+    let file = File { path, text, read, mistakes: RefCell::default(), idle: RefCell::default() };
     let hosts = match DeTable::parse(text) {
         Ok(document) => file.hosts(document.get_ref(), domain),
         Err(error) => {
@@ -97,10 +111,10 @@ pub(super) fn parse(path: &Path, text: &str, domain: &str, read: ReadFile) -> Re
             Vec::new()
         }
     };
-    let (mut mistakes, mut unknown) = (file.mistakes.into_inner(), file.unknown.into_inner());
+    let (mut mistakes, mut idle) = (file.mistakes.into_inner(), file.idle.into_inner());
     mistakes.sort_by_key(HostsError::line);
-    unknown.sort();
-    Reading { hosts, mistakes, unknown }
+    idle.sort();
+    Reading { hosts, mistakes, idle }
 }
 
 /// The keys of one host, whatever its address.
@@ -171,7 +185,7 @@ struct File<'a> {
     read: ReadFile,
     /// All found so far.
     mistakes: RefCell<Vec<HostsError>>,
-    unknown: RefCell<Vec<(usize, String)>>,
+    idle: RefCell<Vec<(usize, String)>>,
 }
 
 impl File<'_> {
@@ -202,8 +216,9 @@ impl File<'_> {
         let entry = self.entry(root, &["server", "host"]);
         let own = match root.get("server") {
             None => Ok(entry.upstream(domain)),
-            Some(server) => self.string(server).and_then(|address| {
-                entry.at(domain, address).map_err(|reason| self.error(server.span(), reason))
+            Some(server) => self.string(server).and_then(|address| match address {
+                "" => Ok(entry.upstream(domain)),
+                _ => entry.at(domain, address).map_err(|reason| self.error(server.span(), reason)),
             }),
         };
         hosts.extend(self.note(own));
@@ -216,9 +231,9 @@ impl File<'_> {
             let key = key.get_ref().as_ref();
             !KEYS.contains(&key) && !others.contains(&key)
         });
-        self.unknown
+        self.idle
             .borrow_mut()
-            .extend(unknown.map(|key| (self.line(key.span()), key.get_ref().as_ref().to_owned())));
+            .extend(unknown.map(|key| (self.line(key.span()), format!("unknown key `{}`", key.get_ref()))));
         Entry {
             capabilities: self.note(self.capabilities(table)).unwrap_or(Capabilities::ALL),
             tls: self.note(self.tls(table)).unwrap_or_default(),
@@ -299,6 +314,10 @@ impl File<'_> {
         for (name, values) in self.table(value)? {
             let header = HeaderName::try_from(name.get_ref().as_ref())
                 .map_err(|_| self.error(name.span(), "not a header name"))?;
+            if OWN_HEADERS.contains(&header) {
+                self.idle.borrow_mut().push((self.line(name.span()), format!("header `{}`", name.get_ref())));
+                continue;
+            }
             for text in self.strings(values)? {
                 let mut value = HeaderValue::try_from(text)
                     .map_err(|_| self.error(values.span(), "not a header value"))?;
@@ -355,6 +374,7 @@ fn written_port(address: &str) -> Option<&str> {
 
 /// Reads a duration in Go's spelling, which is what the file's other readers take.
 fn duration(text: &str) -> Option<Duration> {
+    let text = text.strip_prefix('+').unwrap_or(text);
     if text == "0" {
         return Some(Duration::ZERO);
     }
@@ -369,7 +389,8 @@ fn duration(text: &str) -> Option<Duration> {
             "m" => 60.0,
             "s" => 1.0,
             "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
+            // The sign for micro is in Unicode twice.
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
             "ns" => 1e-9,
             _ => return None,
         };

@@ -19,6 +19,22 @@ async fn nobody() -> String {
 
 /// Fault 33.
 #[tokio::test]
+async fn a_header_that_would_break_the_request_is_left_out_of_it() {
+    let fake = Fake::start(|request| match request.header("x-own") {
+        Some(_) => manifest(),
+        None => Reply::status(400),
+    })
+    .await;
+    let hosts = Hosts::new();
+    let headers = "[header]\nContent-Length = '10'\nTransfer-Encoding = 'chunked'\nHost = 'h'\nX-Own = '1'\n";
+    hosts.write(&fake.authority(), &format!("server = '{}'\n{headers}", plain(&fake)));
+    hosts.registry().resolve(&repository(&fake), "1", &Credentials::anonymous()).await.unwrap();
+    let asked = &fake.received()[0];
+    assert_eq!(asked.header("host"), Some(fake.authority().as_str()));
+    assert_eq!((asked.header("content-length"), asked.header("transfer-encoding")), (None, None));
+}
+
+#[tokio::test]
 async fn without_server_the_registry_itself_is_asked_last() {
     let fake = serving().await;
     let hosts = Hosts::new();
