@@ -1,15 +1,16 @@
 //! The node's own credentials, in the form of Docker's `config.json`: reading it, and which of its entries is for a
 //! host. A file that cannot be understood is an error with its line; no error shows any of its contents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::{fmt, io};
+use std::{fmt, fs, io};
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::credentials::{Login, decode, server_of};
+use super::hosts::line_of_flaw;
 use super::secret::Secret;
 
 /// The name that Docker files credentials of its Hub under, and asks helpers for them.
@@ -79,6 +80,17 @@ pub(super) struct HelperQuery {
 }
 
 impl CredentialsFile {
+    /// Reads a file.
+    pub(super) fn read(path: &Path) -> Result<Self, CredentialsFileError> {
+        let bytes =
+            fs::read(path).map_err(|source| CredentialsFileError::Read { path: path.into(), source })?;
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            let line = line_of_flaw(&bytes, error);
+            CredentialsFileError::Content { path: path.into(), line, reason: "not UTF-8".into() }
+        })?;
+        Self::parse(path, text)
+    }
+
     /// Reads a file's text.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, CredentialsFileError> {
         let written: Written = serde_json::from_str(text).map_err(|error| CredentialsFileError::Content {
@@ -118,6 +130,11 @@ impl CredentialsFile {
         lines.extend(self.helpers.iter().map(|(server, name)| format!("{server}: helper {name}")));
         lines.extend(self.helper.iter().map(|name| format!("every other host: helper {name}")));
         lines
+    }
+
+    /// The names of all helpers, each once.
+    pub(super) fn helpers(&self) -> BTreeSet<&str> {
+        self.helpers.values().chain(&self.helper).map(String::as_str).collect()
     }
 
     /// How a server is spelt to a helper: as the file spells it, since that is how the helper was told of it.

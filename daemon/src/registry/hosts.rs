@@ -4,6 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::str::Utf8Error;
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -113,7 +114,15 @@ pub(super) fn load(config_path: &[PathBuf], domain: &str) -> Result<Vec<Host>, H
 /// What one directory says of `domain`.
 pub(super) fn read(directory: &Path, domain: &str) -> Reading {
     let file = directory.join("hosts.toml");
-    match fs::read_to_string(&file) {
+    let text = match fs::read(&file).map(String::from_utf8) {
+        Ok(Err(error)) => {
+            let line = line_of_flaw(error.as_bytes(), error.utf8_error());
+            return Err(HostsError::Content { path: file, line, reason: "not UTF-8".into() }).into();
+        }
+        Ok(Ok(text)) => Ok(text),
+        Err(source) => Err(source),
+    };
+    match text {
         Ok(text) if !text.trim().is_empty() => hosts_toml::parse(&file, &text, domain, |path| fs::read(path)),
         Err(source) if source.kind() != ErrorKind::NotFound => {
             Err(HostsError::Read { path: file, source }).into()
@@ -123,13 +132,21 @@ pub(super) fn read(directory: &Path, domain: &str) -> Reading {
     }
 }
 
-/// The first directory there is. One that cannot be looked at is an error: it may hold the mirrors.
+/// The line, counted from 1, in which bytes stop being UTF-8.
+pub(super) fn line_of_flaw(bytes: &[u8], error: Utf8Error) -> usize {
+    bytes[..error.valid_up_to()].split(|&byte| byte == b'\n').count()
+}
+
+/// The first directory there is. One that cannot be looked at is an error, as in containerd: it may hold the mirrors.
 pub(super) fn directory(config_path: &[PathBuf], domain: &str) -> Result<Option<PathBuf>, HostsError> {
     for root in config_path {
         for path in names(domain).into_iter().map(|name| root.join(name)) {
             match fs::metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => return Ok(Some(path)),
-                Err(source) if !matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                Err(source) if source.kind() == ErrorKind::NotADirectory => {
+                    return Err(HostsError::Read { path: root.clone(), source });
+                }
+                Err(source) if source.kind() != ErrorKind::NotFound => {
                     return Err(HostsError::Read { path, source });
                 }
                 _ => {}
@@ -288,6 +305,30 @@ mod tests {
             write(root, name, mirror);
             assert_eq!(first(), mirror);
         }
+    }
+
+    #[test]
+    fn what_is_no_directory_leads_past_no_mirror() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        match load(std::slice::from_ref(&file), "reg.test") {
+            Err(HostsError::Read { path, source }) => {
+                assert_eq!((path, source.kind()), (file, ErrorKind::NotADirectory));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(load(&[root.path().join("none")], "reg.test").unwrap(), [Host::upstream("reg.test")]);
+    }
+
+    #[test]
+    fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("reg.test");
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("hosts.toml"), b"server = 'http://a'\n# \xe9\n").unwrap();
+        let error = load(&[root.path().into()], "reg.test").unwrap_err();
+        assert_eq!(error.to_string(), format!("{}/hosts.toml:2: not UTF-8", directory.display()));
     }
 
     #[test]

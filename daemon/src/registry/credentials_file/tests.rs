@@ -17,6 +17,14 @@ fn user_for(file: &CredentialsFile, host: &str, path: &str) -> String {
 }
 
 #[test]
+fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), b"{\n\"auths\": \"\xff\"}").unwrap();
+    let error = CredentialsFile::read(file.path()).unwrap_err();
+    assert_eq!(error.to_string(), format!("{}:2: not UTF-8", file.path().display()));
+}
+
+#[test]
 fn every_form_of_an_entry_is_read() {
     for (entry, login) in [
         (r#"{"auth":"dTpw"}"#, Some(user("u"))),
