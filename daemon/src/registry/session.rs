@@ -265,7 +265,7 @@ impl Session<'_> {
     /// How a token server is met: like the host itself when it is on it.
     fn realm_reach(&self, realm: &Url) -> (Transport, HeaderMap) {
         let Host { authority, tls, headers, dial_timeout, .. } = self.host;
-        let same_name = split_port(authority).0 == realm.host_str().unwrap_or_default();
+        let same_name = split_port(authority).0.eq_ignore_ascii_case(realm.host_str().unwrap_or_default());
         let same_origin = same_name
             && Url::parse(&format!("{}://{authority}", realm.scheme()))
                 .is_ok_and(|host| host.origin() == realm.origin());

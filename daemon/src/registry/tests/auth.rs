@@ -140,6 +140,26 @@ async fn a_password_that_is_not_utf_8_is_proved_as_it_is() {
     registry().resolve(&repository(&fake), "1", &latin).await.unwrap();
 }
 
+/// Fault 7.
+#[tokio::test]
+async fn a_host_in_upper_case_is_that_of_its_token_server() {
+    let fake = Fake::start(|request| match (request.path(), request.header("x-key")) {
+        (_, None) => Reply::status(403),
+        ("/token", _) => Reply::ok(r#"{"token":"canary-token"}"#),
+        _ if request.header("authorization").is_some() => manifest(),
+        _ => {
+            let realm = format!(r#"Bearer realm="http://{}/token""#, request.header("host").unwrap());
+            Reply::status(401).header("www-authenticate", &realm)
+        }
+    })
+    .await;
+    let port = fake.authority().split_once(':').unwrap().1.to_owned();
+    let hosts = Hosts::new();
+    hosts.write(&format!("localhost:{port}"), "header = { x-key = 'k' }");
+    let repository = named(&format!("LocalHost:{port}"));
+    hosts.registry().resolve(&repository, "1", &Credentials::anonymous()).await.unwrap();
+}
+
 /// Fault 18.
 #[tokio::test]
 async fn a_token_that_died_in_the_cache_is_replaced_within_the_call() {
