@@ -366,6 +366,20 @@ fn what_is_no_document_of_an_image_is_refused() {
     assert_eq!(parse(None, &without(manifest_json(), "/config")), Err(DocumentError::NoConfig));
 }
 
+#[test]
+fn what_containerd_cannot_read_is_refused() {
+    for (at, wrong) in
+        [("/annotations", json!({ "a": 1 })), ("/annotations", json!([])), ("/subject", json!("x"))]
+    {
+        for value in [manifest_json(), index_json()] {
+            let text = refusal(parse(None, &with(value, at, wrong.clone())));
+            assert!(text.starts_with("document is not valid: wrong value"), "{text}");
+        }
+    }
+    let annotated = with(manifest_json(), "/annotations", json!({ "a": "b", "c": null }));
+    assert_eq!(manifest(&annotated), manifest(&manifest_json()));
+}
+
 /// Fault 90.
 #[test]
 fn a_bad_descriptor_is_named() {
@@ -395,6 +409,11 @@ fn a_bad_descriptor_is_named() {
         let text = refusal(parse(None, &value));
         assert!(text.contains(&reason), "{text}");
     }
+    // In an index it matters only where it is chosen, unless containerd could not read the index.
+    let entry = index(&with(index_json(), "/manifests/0/size", json!(-1))).entries.remove(0);
+    assert!(refusal(entry.descriptor).contains("descriptor `manifests[0]` ("));
+    let text = refusal(parse(None, &with(index_json(), "/manifests/0/size", json!("12"))));
+    assert!(text.contains("has the size `\"12\"`"), "{text}");
     let entry = index(&without(index_json(), "/manifests/0/digest")).entries.remove(0);
     assert_eq!(refusal(entry.descriptor), "descriptor `manifests[0]` has no digest");
     assert_eq!(manifest(&sized(json!(0))).layers[0].size, 0);
