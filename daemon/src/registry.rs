@@ -31,6 +31,7 @@ mod foreign;
 #[doc(hidden)]
 pub mod fuzz;
 mod handshake;
+mod hidden;
 mod hosts;
 mod hosts_toml;
 mod kept;
@@ -54,6 +55,7 @@ mod stream;
 mod tests;
 mod tls;
 mod token;
+mod tunnel;
 mod wire;
 
 pub use check::{Report, check};

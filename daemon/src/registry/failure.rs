@@ -11,6 +11,7 @@ use rustls::{AlertDescription, CertificateError};
 
 use super::credential_helper::HelperError;
 use super::error::Kind;
+use super::retry;
 
 /// What one host did instead of serving the object. Causes are texts, since concurrent callers share the failure of
 /// one token request and the foreign errors cannot be cloned.
@@ -23,6 +24,14 @@ pub enum Failure {
         url: String,
         /// The innermost causes.
         cause: String,
+    },
+    /// The proxy before the host does not let us through.
+    #[error("no way to {url}: {}", refusal_of_proxy(*status))]
+    Proxy {
+        /// Redacted URL, and the proxy.
+        url: String,
+        /// What the proxy answers, if that can be told.
+        status: Option<StatusCode>,
     },
     /// A connection to something that does not speak TLS, or not with us: it may want a client certificate.
     #[error("no TLS with {url}: {cause}")]
@@ -206,6 +215,7 @@ impl Failure {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Unreachable { .. }
+            | Self::Proxy { .. }
             | Self::NoTls { .. }
             | Self::Untrusted { .. }
             | Self::Silent { .. }
@@ -226,6 +236,7 @@ impl Failure {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Untrusted { .. } | Self::NoTls { .. } => false,
+            Self::Proxy { .. } => retry::is_worth_it(self),
             _ => matches!(self.kind(), Kind::Unavailable | Kind::RateLimited),
         }
     }
@@ -240,7 +251,10 @@ impl Failure {
 
     /// Whether no request reached the host, so that no other request will.
     pub(super) fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::NoTls { .. } | Self::Untrusted { .. })
+        matches!(
+            self,
+            Self::Unreachable { .. } | Self::Proxy { .. } | Self::NoTls { .. } | Self::Untrusted { .. }
+        )
     }
 
     /// Whether it may come of asking for a range.
@@ -254,6 +268,7 @@ impl Failure {
             | Self::Unusable { .. } => true,
             Self::Status { status, .. } => *status != StatusCode::TOO_MANY_REQUESTS,
             Self::Unreachable { .. }
+            | Self::Proxy { .. }
             | Self::NoTls { .. }
             | Self::Untrusted { .. }
             | Self::Unauthorized { .. }
@@ -271,13 +286,22 @@ impl Failure {
         Self::Unusable { method: method.clone(), url: redacted(url), reason: reason.into() }
     }
 
-    /// Reads an error of the HTTP library. Its URL is left out, since that may hold a signed query. `configured` is
-    /// whether there are authorities for the host beside the system's.
-    pub(super) fn of_transport(method: &Method, url: &Url, error: reqwest::Error, configured: bool) -> Self {
-        let (url, connecting) = (redacted(url), error.is_connect());
+    /// Reads an error of the HTTP library. Its URL is left out, since that may hold a signed query; `url` is redacted.
+    /// `configured` is whether there are authorities for the host beside the system's.
+    pub(super) fn of_transport(
+        method: &Method,
+        url: String,
+        error: reqwest::Error,
+        configured: bool,
+    ) -> Self {
+        let connecting = error.is_connect();
         let error = error.without_url();
         let cause = innermost(&error);
         match of_tls(&error) {
+            _ if connecting && cause.ends_with(NO_TUNNEL) => Self::Proxy { url, status: None },
+            _ if connecting && cause.ends_with(NO_TUNNEL_WITHOUT_LOGIN) => {
+                Self::Proxy { url, status: Some(StatusCode::PROXY_AUTHENTICATION_REQUIRED) }
+            }
             Some(rustls::Error::InvalidCertificate(error)) => {
                 Self::Untrusted { url, cause, advice: Advice::on(error, configured) }
             }
@@ -301,6 +325,10 @@ fn status_kind(status: StatusCode) -> Kind {
         _ => Kind::Answer,
     }
 }
+
+/// What the HTTP library says when a proxy answers a request for a tunnel with 407, and with another status but 200.
+const NO_TUNNEL_WITHOUT_LOGIN: &str = "tunnel error: proxy authorization required";
+const NO_TUNNEL: &str = "tunnel error: unsuccessful";
 
 /// Scheme, host, port and path: what a reader needs, without the user, the query and the fragment, where secrets are.
 pub(super) fn redacted(url: &Url) -> String {
@@ -348,6 +376,16 @@ const CERTIFICATE_ALERTS: [AlertDescription; 8] = [
 fn is_about_our_certificate(cause: &str) -> bool {
     let text = |alert| rustls::Error::AlertReceived(alert).to_string();
     CERTIFICATE_ALERTS.into_iter().any(|alert| cause.ends_with(&text(alert)))
+}
+
+fn refusal_of_proxy(status: Option<StatusCode>) -> String {
+    match status {
+        Some(StatusCode::PROXY_AUTHENTICATION_REQUIRED) => {
+            "the proxy wants user and password, or refuses those in its URL (407)".into()
+        }
+        Some(status) => format!("the proxy answers {status}"),
+        None => "the proxy refuses".into(),
+    }
 }
 
 fn asked(told: Option<Duration>) -> String {

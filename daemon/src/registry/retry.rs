@@ -62,6 +62,7 @@ pub(super) fn is_worth_it(failure: &Failure) -> bool {
         Failure::Status { status, .. } => {
             is_passing(*status) && failure.told().is_none_or(|told| told <= LONGEST_TOLD)
         }
+        Failure::Proxy { status, .. } => status.is_none_or(is_passing),
         Failure::NoTls { .. }
         | Failure::Untrusted { .. }
         | Failure::Unauthorized { .. }

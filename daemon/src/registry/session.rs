@@ -204,7 +204,9 @@ impl Session<'_> {
         // A redirect may have led elsewhere; what fails there says nothing about this host.
         let at_host = |url: &str| own.as_ref().is_ok_and(|own| url.starts_with(own));
         match answer {
-            Err(Failure::Unreachable { url, .. } | Failure::NoTls { url, .. }) => at_host(url),
+            Err(
+                Failure::Unreachable { url, .. } | Failure::Proxy { url, .. } | Failure::NoTls { url, .. },
+            ) => at_host(url),
             // It may wait for the rest of what is no request to it.
             Err(Failure::Silent { url, .. }) => tls && at_host(url),
             Err(Failure::Broken { url, .. }) => !tls && at_host(url),

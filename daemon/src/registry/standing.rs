@@ -82,7 +82,10 @@ impl Standing {
                 rest(&mut tables.rests, host, asked);
             }
             // It was not there for long, or not asked at all: neither says that it is back.
-            Failure::Broken { .. } | Failure::Truncated { .. } | Failure::Helper { .. } => {}
+            Failure::Broken { .. }
+            | Failure::Truncated { .. }
+            | Failure::Proxy { .. }
+            | Failure::Helper { .. } => {}
             _ => drop(tables.rests.remove(host)),
         }
         if let Some(hold) = retry::hold(failure) {

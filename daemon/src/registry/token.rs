@@ -12,10 +12,11 @@ use tokio::time::Instant;
 
 use super::credentials::{Login, form, pair};
 use super::failure::{Failure, Refusal, redacted};
+use super::hidden::{hidden, secrets_of};
 use super::kept::Timed;
 use super::message::message_of;
 use super::secret::Secret;
-use super::wire::{Answer, Request, Transport, Wire, hidden, secrets_of};
+use super::wire::{Answer, Request, Transport, Wire};
 
 /// Lifetime of a token whose answer tells none, or nonsense: the token specification's own default.
 const DEFAULT_LIFETIME: u64 = 60;

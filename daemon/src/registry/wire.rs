@@ -6,18 +6,20 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, LOCATION};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use reqwest::{Client, Response, Url};
 
-use super::credentials::{Login, decode, without};
+use super::credentials::Login;
 use super::dial::{self, DialLayer};
 use super::failure::{Failure, innermost, redacted};
+use super::hidden::{decoded, hidden, secrets_in, secrets_of};
 use super::hosts::DIAL_TIMEOUT;
 use super::proxies::Proxies;
 use super::retry_after;
 use super::secret::Secret;
 use super::tls::Tls;
+use super::{token, tunnel};
 
 /// How long a whole small document may take: at the limit of a manifest's size this is still below 150 KiB/s.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -72,59 +74,6 @@ pub(super) struct Answer {
     pub(super) secrets: Vec<Secret>,
     /// What was proved by it, when that is not the login of the session.
     pub(super) proved: Option<Login>,
-}
-
-/// What a URL hides: the values of its query, since a signed one is as good as a password while it lasts, and its user.
-pub(super) fn secrets_of(url: &Url) -> Vec<Secret> {
-    let query = url.query().unwrap_or_default();
-    let sent = query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1.to_owned()));
-    let read = url.query_pairs().map(|(_, value)| value.into_owned());
-    let values = sent.chain(read).chain([query.to_owned()]).filter(|value| value.len() >= SHORTEST_SECRET);
-    let mut secrets: Vec<Secret> = values.map(Secret::new).collect();
-    let (user, password) = (url.username(), url.password().unwrap_or_default());
-    if !user.is_empty() || !password.is_empty() {
-        // As they stand there, and as they are sent.
-        let (user, password) = ([user.to_owned(), decoded(user)], [password.to_owned(), decoded(password)]);
-        let pairs = user.iter().zip(&password).map(|(user, password)| format!("{user}:{password}"));
-        secrets.extend(pairs.chain(user.clone()).chain(password.clone()).map(Secret::new));
-    }
-    secrets
-}
-
-/// The values of headers that are to be shown to nobody.
-fn secrets_in(headers: &HeaderMap) -> Vec<Secret> {
-    let sensitive = headers.values().filter(|value| value.is_sensitive());
-    let mut secrets = Vec::new();
-    for text in sensitive.filter_map(|value| value.to_str().ok()).filter(|it| it.len() >= SHORTEST_SECRET) {
-        secrets.push(Secret::new(text));
-        let Some((scheme, proof)) = text.split_once(' ') else { continue };
-        secrets.push(Secret::new(proof));
-        if scheme.eq_ignore_ascii_case("basic")
-            && let Ok(Login::Password { username, password }) = decode(proof)
-        {
-            secrets.extend([Secret::new(username), password]);
-        }
-    }
-    secrets
-}
-
-/// A part of a URL without its escapes.
-fn decoded(part: &str) -> String {
-    // The URL library is the one at hand that reads them; in a query alone, where a plus would be a space.
-    let url = Url::parse(&format!("http://decoded/?{}", part.replace('+', "%2B"))).ok();
-    let first = url.as_ref().and_then(|url| url.query_pairs().next());
-    first.map(|(text, _)| text.into_owned()).unwrap_or_default()
-}
-
-/// Bytes of the shortest value of a query or a header that may be a secret: shorter ones are flags, and would take words
-/// out of the message.
-const SHORTEST_SECRET: usize = 6;
-
-/// `text` without these, the longest first: it may hold another.
-pub(super) fn hidden(secrets: &[Secret], text: &str) -> String {
-    let mut secrets: Vec<&[u8]> = secrets.iter().map(Secret::expose).collect();
-    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-    without(secrets, text)
 }
 
 /// The HTTP clients of the process.
@@ -247,19 +196,54 @@ impl Wire {
         body: Option<String>,
         transport: &Transport,
     ) -> Result<Response, Failure> {
-        let client = self.client(transport).map_err(|error| {
+        let proxy = self.proxies.of(url);
+        // What a proxy does with a connection that it took is an answer, and the library calls all of it connecting.
+        let dial_timeout = match proxy {
+            Some(_) => transport.dial_timeout.min(self.response_timeout),
+            None => transport.dial_timeout,
+        };
+        let transport = Transport { dial_timeout, ..transport.clone() };
+        let place = || match proxy {
+            Some(proxy) => {
+                format!("{} (through proxy {})", redacted(url), proxy.origin().ascii_serialization())
+            }
+            None => redacted(url),
+        };
+        let client = self.client(&transport).map_err(|error| {
             Failure::unusable(method, url, format!("no HTTP client: {}", innermost(&error)))
         })?;
         let mut request = client.request(method.clone(), url.clone()).headers(headers);
         if let Some(body) = body {
             request = request.body(body);
         }
-        match dial::answered(request.send(), self.response_timeout).await {
-            Some(answer) => answer
-                .map_err(|error| Failure::of_transport(method, url, error, transport.tls.has_authorities())),
-            None => Err(silent(method, url, self.response_timeout)),
+        let answer = match dial::answered(request.send(), self.response_timeout).await {
+            Some(answer) => answer.map_err(|error| {
+                Failure::of_transport(method, place(), error, transport.tls.has_authorities())
+            }),
+            None => {
+                Err(Failure::Silent { method: method.clone(), url: place(), limit: self.response_timeout })
+            }
+        };
+        match (answer, proxy) {
+            (Err(Failure::Proxy { url: place, status: None }), Some(proxy)) => {
+                let status =
+                    tunnel::refusal(proxy, login_of(proxy).as_ref(), url, self.response_timeout).await;
+                Err(Failure::Proxy { url: place, status })
+            }
+            // No registry answers so.
+            (Ok(answer), Some(_)) if answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+                Err(Failure::Proxy { url: place(), status: Some(answer.status()) })
+            }
+            (answer, _) => answer,
         }
     }
+}
+
+/// The header that proves the user and password in a proxy's URL to it.
+fn login_of(proxy: &Url) -> Option<HeaderValue> {
+    let (username, password) = (decoded(proxy.username()), decoded(proxy.password().unwrap_or_default()));
+    let login = Login::Password { username: username.into(), password: Secret::new(password) };
+    (!proxy.username().is_empty()).then(|| token::basic(&login)).flatten()
 }
 
 impl Answer {
@@ -302,7 +286,7 @@ impl Answer {
         self.response
             .chunk()
             .await
-            .map_err(|error| Failure::of_transport(&self.method, &self.url, error, false))
+            .map_err(|error| Failure::of_transport(&self.method, redacted(&self.url), error, false))
     }
 
     /// The whole body of a small document, or an error if it is longer than `limit` bytes.
@@ -318,7 +302,10 @@ impl Answer {
             Ok(Bytes::from(body))
         };
         let read = tokio::time::timeout(DOCUMENT_TIMEOUT, read).await;
-        read.unwrap_or_else(|_| Err(silent(&self.method, &self.url, DOCUMENT_TIMEOUT)))
+        read.unwrap_or_else(|_| {
+            let (method, url) = (self.method.clone(), redacted(&self.url));
+            Err(Failure::Silent { method, url, limit: DOCUMENT_TIMEOUT })
+        })
     }
 }
 
@@ -353,42 +340,5 @@ fn redirect(method: &Method, url: &Url, response: &Response) -> Result<Option<Ur
             url,
             "a redirect to nowhere, or to something other than http or https",
         )),
-    }
-}
-
-fn silent(method: &Method, url: &Url, limit: Duration) -> Failure {
-    Failure::Silent { method: method.clone(), url: redacted(url), limit }
-}
-
-#[cfg(test)]
-mod tests {
-    use http::HeaderValue;
-
-    use super::*;
-
-    #[test]
-    fn a_peer_that_quotes_what_a_url_or_a_header_hides_is_not_quoted_with_it() {
-        let url = "http://b%40b:s3%2Bcr+t@h/p?sig=canary%2Fsig&x=1".parse().unwrap();
-        for quoted in ["canary%2Fsig", "canary/sig", "b@b", "s3+cr+t", "s3%2Bcr+t", "YkBiOnMzK2NyK3Q="] {
-            assert_eq!(
-                hidden(&secrets_of(&url), &format!("no <{quoted}> 1")),
-                "no <[redacted]> 1",
-                "{quoted}"
-            );
-        }
-        let value = |text: &'static str, sensitive| {
-            let mut value = HeaderValue::from_static(text);
-            value.set_sensitive(sensitive);
-            value
-        };
-        let mut headers = HeaderMap::new();
-        headers.insert("x-key", value("canary-key", true));
-        headers.insert("x-flag", value("true", true));
-        headers.insert("accept", value("anything", false));
-        headers.insert("authorization", value("Basic Ym9iOmNhbmFyeQ==", true));
-        for quoted in ["canary-key", "Ym9iOmNhbmFyeQ==", "bob", "canary"] {
-            let text = hidden(&secrets_in(&headers), &format!("<{quoted}> true anything"));
-            assert_eq!(text, "<[redacted]> true anything", "{quoted}");
-        }
     }
 }
