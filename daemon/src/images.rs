@@ -36,6 +36,8 @@ const FORGOTTEN_WITHIN: Duration = Duration::from_secs(2);
 /// For a connection that is up to be followed by a first reading of all images: three small documents for each.
 const READ_WITHIN: Duration = Duration::from_secs(60);
 
+/// For the records of a pull to be looked at; whoever asks for images waits for their events anyway.
+const PULLED_WITHIN: Duration = Duration::from_secs(5);
 /// For a snapshotter that is not the default one. What it was measured until then is known the next time.
 const MEASURED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -48,12 +50,9 @@ pub enum Error {
     /// containerd failed.
     #[error(transparent)]
     Containerd(#[from] containerd::Error),
-    /// containerd is there, and its images are not read yet.
-    #[error(
-        "containerd's images were not read within {} s; it is slow or comes and goes: look at its log",
-        READ_WITHIN.as_secs()
-    )]
-    Unread,
+    /// containerd is there, and its images are not known.
+    #[error("containerd's images could not be read in time: {0}; look at its log")]
+    Unread(String),
     /// There is no telling where the image would run.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
@@ -121,23 +120,23 @@ impl Images {
     /// containerd is away.
     pub async fn list(&self) -> Result<Vec<Arc<Image>>, Error> {
         self.node.table_soon().await?;
-        self.store.settle().await?;
-        self.store.with(READ_WITHIN, Catalogue::images).await.ok_or(Error::Unread)
+        self.settle().await?;
+        self.read(READ_WITHIN, Catalogue::images).await
     }
 
     /// The image that the caller means, wherever it is unpacked.
     pub async fn find(&self, name: &ImageName) -> Result<Option<Arc<Image>>, Error> {
         self.node.table().await?;
-        self.store.settle().await?;
-        let exact = self.store.with(READ_WITHIN, |catalogue| catalogue.find_exact(name)).await;
-        if let Some(image) = exact.ok_or(Error::Unread)? {
+        self.settle().await?;
+        let exact = self.read(READ_WITHIN, |catalogue| catalogue.find_exact(name)).await;
+        if let Some(image) = exact? {
             return Ok(Some(image));
         }
         // Documents come back without an event.
         if let Some(record) = name.exact() {
             self.store.look_again(vec![record]).await?;
         }
-        self.store.with(READ_WITHIN, |catalogue| catalogue.find(name)).await.ok_or(Error::Unread)?
+        self.read(READ_WITHIN, |catalogue| catalogue.find(name)).await?
     }
 
     /// The image that the caller means, if it is there where it is to be used.
@@ -175,6 +174,19 @@ impl Images {
         })
     }
 
+    async fn settle(&self) -> Result<(), Error> {
+        let settled = self.store.settle().await?;
+        settled.then_some(()).ok_or_else(|| Error::Unread("its events do not come".into()))
+    }
+
+    async fn read<T>(&self, patience: Duration, read: impl Fn(&Catalogue) -> T) -> Result<T, Error> {
+        let known = self.store.with(patience, read).await;
+        known.ok_or_else(|| {
+            let unsaid = || "it is slow, or comes and goes".to_owned();
+            Error::Unread(self.store.trouble().unwrap_or_else(unsaid))
+        })
+    }
+
     /// More of an image.
     pub async fn details(&self, image: &Image) -> Result<Details, Error> {
         let table = self.node.table().await?;
@@ -190,8 +202,9 @@ impl Images {
     /// Takes in what a pull has recorded, so that whoever has seen it end finds its image. Best effort: the events of
     /// the records come, too.
     pub async fn pulled(&self, records: &[String]) {
-        if let Err(error) = self.store.look_again(records.to_vec()).await {
-            tracing::debug!(%error, "the records of a pull are left to their events");
+        let looked = tokio::time::timeout(PULLED_WITHIN, self.store.look_again(records.to_vec())).await;
+        if !matches!(looked, Ok(Ok(()))) {
+            tracing::debug!(?looked, "the records of a pull are left to their events");
         }
     }
 
@@ -251,8 +264,11 @@ impl Images {
         if let Some(root) = exported.and_then(|loaded| loaded.root.as_ref()) {
             return Ok(root.display().to_string());
         }
-        let known = self.containerd.cri_image_root().await.ok().flatten();
-        known.ok_or_else(|| Error::NoRoot(table.default.clone()))
+        match self.containerd.cri_image_root().await {
+            Ok(Some(root)) => Ok(root),
+            Err(error) if error.kind() != containerd::Kind::Unimplemented => Err(error.into()),
+            _ => Err(Error::NoRoot(table.default.clone())),
+        }
     }
 
     /// So that a caller who looks next at containerd does not see the image any more. Best effort: the removal itself

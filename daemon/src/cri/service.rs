@@ -103,7 +103,7 @@ impl ImageService for ImageEndpoint {
     ) -> Result<Response<Self::StreamImagesStream>, Status> {
         let images = self.filtered(request.into_inner().filter).await?;
         let images: Vec<_> = images.iter().map(|image| wire_image(image)).collect();
-        let responses = batches(&images);
+        let responses = batches(images);
         Ok(Response::new(Box::pin(tokio_stream::iter(responses.into_iter().map(Ok)))))
     }
 
@@ -164,8 +164,13 @@ impl ImageEndpoint {
 }
 
 /// The messages of a stream: each image once, and none without an image.
-fn batches(images: &[Image]) -> Vec<StreamImagesResponse> {
-    images.chunks(BATCH).map(|batch| StreamImagesResponse { images: batch.to_vec() }).collect()
+fn batches(mut images: Vec<Image>) -> Vec<StreamImagesResponse> {
+    let mut messages = Vec::with_capacity(images.len().div_ceil(BATCH));
+    while !images.is_empty() {
+        let rest = images.split_off(images.len().min(BATCH));
+        messages.push(StreamImagesResponse { images: std::mem::replace(&mut images, rest) });
+    }
+    messages
 }
 
 fn wire_image(image: &images::Image) -> Image {
@@ -201,7 +206,7 @@ mod tests {
         {
             let image = |number: usize| Image { id: number.to_string(), ..Image::default() };
             let images: Vec<_> = (0..count).map(image).collect();
-            let messages = batches(&images);
+            let messages = batches(images.clone());
             let sizes: Vec<_> = messages.iter().map(|message| message.images.len()).collect();
             assert_eq!(sizes, expected, "{count} images");
             let streamed: Vec<_> = messages.into_iter().flat_map(|message| message.images).collect();

@@ -35,7 +35,7 @@ pub fn of_pull(reference: &str, error: &PullError, kubelet_reasons: bool) -> Sta
 /// Images that cannot be listed, removed or measured.
 pub fn of_images(error: &images::Error) -> Status {
     let code = match error {
-        images::Error::Node(_) | images::Error::Unread => Code::Unavailable,
+        images::Error::Node(_) | images::Error::Unread(_) => Code::Unavailable,
         images::Error::Choice(error) => choice_code(error),
         images::Error::Containerd(error) => containerd_code(error),
         images::Error::NoRoot(_) => Code::FailedPrecondition,

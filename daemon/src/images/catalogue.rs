@@ -34,11 +34,11 @@ pub(super) struct Catalogue {
     /// Names of records that no image can be made of, by what they point to.
     unreadable: BTreeMap<String, Vec<String>>,
     /// Where each record is, by its name.
-    places: HashMap<String, Place>,
+    places: HashMap<String, Filed>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Filed {
     /// In the image with this ID, which its target led to.
     Image { id: Digest, target: Digest },
     /// With those that point to this.
@@ -54,7 +54,7 @@ impl Catalogue {
         let (key, value) = labels::CRI_PINNED;
         let pins = record.labels.get(key).is_some_and(|label| label == value);
         Arc::make_mut(image).take(&record.name, pins);
-        self.places.insert(record.name, Place::Image { id, target: record.target.digest });
+        self.places.insert(record.name, Filed::Image { id, target: record.target.digest });
     }
 
     /// Puts a record that no image can be made of, in the place of what was under its name; `target` is what it points
@@ -63,14 +63,14 @@ impl Catalogue {
         self.remove(&name);
         // One without a target is a thing of its own; no digest reads like this.
         let target = target.map_or_else(|| format!("the record {name}"), Digest::to_string);
-        self.places.insert(name.clone(), Place::Unreadable(target.clone()));
+        self.places.insert(name.clone(), Filed::Unreadable(target.clone()));
         self.unreadable.entry(target).or_default().push(name);
     }
 
     /// Takes out the record of that name, and with the last one its image.
     pub(super) fn remove(&mut self, name: &str) {
         match self.places.remove(name) {
-            Some(Place::Image { id, .. }) => {
+            Some(Filed::Image { id, .. }) => {
                 let Some(image) = self.images.get_mut(&id) else { return };
                 let image = Arc::make_mut(image);
                 image.lose(name);
@@ -78,7 +78,7 @@ impl Catalogue {
                     self.images.remove(&id);
                 }
             }
-            Some(Place::Unreadable(target)) => {
+            Some(Filed::Unreadable(target)) => {
                 let Some(names) = self.unreadable.get_mut(&target) else { return };
                 names.retain(|other| other != name);
                 if names.is_empty() {
@@ -97,8 +97,8 @@ impl Catalogue {
     /// What the record of that name points to, if it is in an image.
     pub(super) fn target(&self, name: &str) -> Option<&Digest> {
         match self.places.get(name)? {
-            Place::Image { target, .. } => Some(target),
-            Place::Unreadable(_) => None,
+            Filed::Image { target, .. } => Some(target),
+            Filed::Unreadable(_) => None,
         }
     }
 
@@ -110,7 +110,7 @@ impl Catalogue {
     /// The image that has just that name, which is nobody else's whatever images there are.
     pub(super) fn find_exact(&self, name: &ImageName) -> Option<Arc<Image>> {
         let name = name.exact()?;
-        let Place::Image { id, .. } = self.places.get(&name)? else { return None };
+        let Filed::Image { id, .. } = self.places.get(&name)? else { return None };
         self.images.get(id).filter(|image| image.answers_to(&name)).cloned()
     }
 
