@@ -1,10 +1,11 @@
 //! PEM files block by block, each with the line where it begins, so that a mistake in one is told with its place.
 
+use std::sync::Arc;
+
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::SigningKey;
-use std::sync::Arc;
 use webpki::anchor_from_trusted_cert;
 
 /// From one line `-----BEGIN …` up to the next.

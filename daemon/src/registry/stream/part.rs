@@ -73,6 +73,7 @@ pub(super) struct Part<'a> {
     /// Who is asked for the rest; begun by the first call, since the hosts are read from files.
     pub(super) search: Option<Search<'a>>,
     body: Option<Body>,
+    /// Shared with the other parts: whose ranges they were is asked of all together.
     came: Arc<Came>,
     requests: Requests,
     /// Whether a host that does not serve ranges is of no use, and whether one was found.
