@@ -24,7 +24,7 @@ pub use request::Request;
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::leases::Collect;
 use crate::containerd::{Containerd, Snapshotter};
-use crate::fetch::{Fetcher, Meter, Source};
+use crate::fetch::{Fetcher, Meter, Source, Turns};
 use crate::node::Node;
 use crate::node::snapshotter::Choice;
 use crate::oci::Platform;
@@ -34,6 +34,7 @@ use call::{Call, Tally};
 use inflight::{Inflight, Key, Share};
 use lease::Leases;
 use plan::Plan;
+use record::Recorded;
 use resolve::Named;
 
 /// Settings of a pull.
@@ -74,6 +75,8 @@ pub struct Puller {
     unpacker: Unpacker,
     /// Pulls under way, so that equal ones are one.
     inflight: Inflight,
+    /// Image records by name: one pull at a time writes one, and knows what comes of it.
+    names: Turns<String>,
     /// What keeps a pull's work from collection.
     leases: Leases,
     /// What images must be built for.
@@ -92,6 +95,7 @@ impl Puller {
             node,
             fetcher,
             inflight: Inflight::default(),
+            names: Turns::default(),
             platform: Platform::host(),
         }
     }
@@ -182,17 +186,13 @@ impl Puller {
         let resolved = resolve::resolve(&self.fetcher, context, reference, named, &self.platform).await?;
         let plan = Plan::new(reference, &resolved)?;
         let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
-        let recorded = record::record(context, order, &resolved, &plan).await?;
-        let published = publish::publish(&self.containerd, reference, &plan.image_id).await;
-        if matches!(published, Err(Error::NotPublished { .. })) {
-            record::withdraw(&self.containerd, &recorded).await;
-        }
-        if order.sandbox.unwrap_or(published?.pinned) {
+        let Recorded { names: records, shown } =
+            record::record(&self.names, context, order, &resolved, &plan).await?;
+        if order.sandbox.unwrap_or(shown.pinned) {
             self.spread(order, context, &plan).await;
         }
 
         let tally = Tally::new(context.meter.bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
-        let records = recorded.iter().map(|recorded| recorded.name().to_owned()).collect();
         Ok(Outcome { image_id: plan.image_id, records, tally })
     }
 }
