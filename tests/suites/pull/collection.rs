@@ -20,6 +20,7 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_removed_image_leaves_the_store_as_it_was", a_removed_image_leaves_nothing);
     suite.check(release, "a_pull_survives_collections_all_the_way", a_pull_survives_collections);
     suite.check(release, "a_pull_that_outlives_its_lease_loses_nothing", outlived_lease);
+    suite.check(release, "a_pull_whose_former_lease_is_deleted_renews_the_next_ones", deleted_lease);
     suite.check(release, "what_a_crashed_drayd_left_goes_when_its_lease_expires", expired_lease);
     suite.check(release, "leases_of_others_and_of_running_pulls_stay", other_leases);
     suite.check(
@@ -133,6 +134,33 @@ async fn outlived_lease(bed: Stage) -> Result<()> {
     }
     ensure!(state.snapshot("overlayfs", &image.top_chain_id()).is_some(), "the top snapshot is gone");
     Ok(())
+}
+
+/// Fault 131.
+async fn deleted_lease(bed: Stage) -> Result<()> {
+    let drayd = stage::configured(&bed, "[pull]\nlease_lifetime = \"5s\"\n", &[]).await?;
+    let probe = bed.containerd.probe();
+    let image = big(&bed, 8, 1)?;
+    let throttle = Throttle::start(bed.registry.address(), wire_size(&image) / 40).await?;
+    let pulling = begin(&drayd.cri(), &image.reference(throttle.address()));
+    let leases = async || anyhow::Ok(probe.state().await?.leases.into_keys().collect::<BTreeSet<_>>());
+    let renewed = async |known: &BTreeSet<String>| {
+        wait::until("there is a next lease", 2 * SOON, async || Ok(!leases().await?.is_subset(known))).await
+    };
+    wait::until("the pull has a lease", SOON, async || Ok(leases().await?.len() == 1)).await?;
+    let mut known = leases().await?;
+    for _ in 0..3 {
+        renewed(&known).await?;
+        for former in leases().await?.intersection(&known) {
+            probe.delete_lease(former).await?;
+        }
+        known.extend(leases().await?);
+    }
+    ensure!(!pulling.is_finished(), "the pull was over before; slow it down");
+    throttle.set_rate(0);
+    let id = pulling.await?.context("the pull needed a lease that was deleted")?;
+    ensure!(id == image.config.digest, "the pull got {id}");
+    wait::until("no lease is left", SOON, async || Ok(leases().await?.is_empty())).await
 }
 
 async fn expired_lease(bed: Stage) -> Result<()> {
