@@ -112,6 +112,7 @@ impl Puller {
     /// Waits until no pull is under way and their leases are gone.
     pub async fn drain(&self) {
         self.inflight.drain().await;
+        self.unpacker.drain().await;
         self.leases.drain().await;
     }
 
