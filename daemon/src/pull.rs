@@ -14,6 +14,7 @@ mod resolve;
 mod spread;
 
 use std::collections::BTreeSet;
+use std::future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -137,14 +138,17 @@ impl Puller {
 
     async fn watched(&self, order: Order) -> Result<Outcome, Error> {
         let meter = Arc::new(Meter::default());
-        let transfer = self.transfer(&order, &meter);
-        match self.config.progress_timeout {
-            None => transfer.await,
-            Some(limit) => tokio::select! {
-                result = transfer => result,
-                () = meter.stalled(limit) => Err(Error::Stalled { limit }),
-            },
+        tokio::select! {
+            result = self.transfer(&order, &meter) => result,
+            error = self.stall(&meter) => Err(error),
         }
+    }
+
+    /// Returns when what the meter counts has stood still for too long.
+    async fn stall(&self, meter: &Meter) -> Error {
+        let Some(limit) = self.config.progress_timeout else { return future::pending().await };
+        meter.stalled(limit).await;
+        Error::Stalled { limit }
     }
 
     /// The walk under its lease, which is made before the first write and deleted last. The name is resolved before:
