@@ -38,6 +38,9 @@ use plan::Plan;
 use record::Recorded;
 use resolve::Named;
 
+/// A [`Config::lease_lifetime`] below this may expire while containerd works on a single layer.
+pub const SHORT_LEASE: Duration = lease::SHORT;
+
 /// Settings of a pull.
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -13,10 +13,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::containerd::leases::{CarriedOver, Collect};
-use crate::containerd::{Containerd, CurrentLease, Error, Lease};
+use crate::containerd::{Containerd, CurrentLease, Error, LONGEST_CALL, Lease};
 
 /// Between two tries while containerd is away; doubles up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+
+/// A lifetime below this may be too short. What a call leaves that was begun just before a renewal is under the former
+/// lease alone until all of that goes over for the last time, which is a quarter of a lifetime after.
+pub(super) const SHORT: Duration = LONGEST_CALL.saturating_mul(4);
 
 /// Makes and ends the leases of pulls.
 #[derive(Clone, Debug)]
