@@ -18,7 +18,7 @@ const HOUSES: &[(&str, &[&str])] = &[
     ("images", &["cause", "oci", "containerd", "node"]),
     ("cri", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack", "pull", "images"]),
     ("fuzz", &["oci", "registry", "cri"]),
-    ("config", &["cri"]),
+    ("config", &["cri", "pull"]),
     ("telemetry", &["config"]),
     (
         "daemon",

@@ -5,6 +5,7 @@
 mod authority;
 mod duration;
 mod identifier;
+mod lifetime;
 mod limit;
 mod parse;
 mod path;
@@ -29,17 +30,17 @@ use serde::{Deserialize, Serialize};
 
 pub use authority::Authority;
 pub use identifier::Identifier;
+pub use lifetime::Lifetime;
 pub use problem::{ConfigError, Fault, Hint, Problem};
 pub use ranges::RangeSize;
 pub use size::Size;
 
 use crate::cri::socket::{Group, Mode};
+use crate::pull::SHORT_LEASE;
+use written::Written as _;
 
 /// Where the configuration file is when the command line does not name one.
 pub const DEFAULT_PATH: &str = "/etc/drayd/config.toml";
-
-/// Twice what the longest call to containerd under a lease may take, the commit of a snapshot.
-const SHORT_LEASE: Duration = Duration::from_secs(20 * 60);
 
 /// All settings, one field for each section of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -260,11 +261,11 @@ pub struct Pull {
     pub always_verify_credentials: bool,
     /// How long containerd keeps what a pull has brought when drayd dies in the middle of it, for the next pull of the
     /// same image to continue from. It is the lifetime of the pull's lease in containerd, which a pull that lasts longer
-    /// renews in time. A duration above zero, such as `24h`; below `20m` it may expire while containerd works on a
-    /// single layer.
+    /// renews at half of its time. A duration of at least `5s`, such as `24h`; below `4h4m` it may expire while
+    /// containerd works on a single layer, for which it has up to an hour.
     #[serde(with = "written")]
     #[schemars(with = "String")]
-    pub lease_lifetime: Duration,
+    pub lease_lifetime: Lifetime,
 }
 
 impl Default for Pull {
@@ -274,7 +275,7 @@ impl Default for Pull {
             progress_timeout: Some(Duration::from_secs(5 * 60)),
             always_verify_credentials: false,
             // As long as containerd's own pulls hold theirs.
-            lease_lifetime: Duration::from_secs(24 * 3600),
+            lease_lifetime: Lifetime(Duration::from_secs(24 * 3600)),
         }
     }
 }
@@ -392,11 +393,11 @@ pub fn warnings(config: &Config) -> Vec<String> {
         warnings
             .push("[snapshotter.handlers] maps a handler without a name, which no pod can ask for".into());
     }
-    if config.pull.lease_lifetime < SHORT_LEASE {
-        warnings.push(
-            "`lease_lifetime` in [pull] is below 20m: it may expire while containerd works on a single layer"
-                .into(),
-        );
+    if config.pull.lease_lifetime.0 < SHORT_LEASE {
+        warnings.push(format!(
+            "`lease_lifetime` in [pull] is below {}: it may expire while containerd works on a single layer",
+            SHORT_LEASE.write()
+        ));
     }
     if config.metrics.address.is_some() {
         warnings.push("`address` in [metrics] is reserved: this version does not serve metrics".into());

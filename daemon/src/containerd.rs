@@ -34,6 +34,14 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// them take seconds.
 const METADATA_DEADLINE: Duration = Duration::from_secs(30);
 
+/// The most that a call may take which leaves something under a lease.
+pub const LONGEST_CALL: Duration = longest([
+    content::ingest::LONGEST_COMMIT,
+    diff::APPLY_DEADLINE,
+    snapshots::PREPARE_DEADLINE,
+    snapshots::COMMIT_DEADLINE,
+]);
+
 /// The namespace of the CRI plugin (its `constants.K8sContainerdNamespace`).
 const CRI_NAMESPACE: &str = "k8s.io";
 
@@ -113,6 +121,17 @@ impl Containerd {
         }
         request
     }
+}
+
+const fn longest(deadlines: [Duration; 4]) -> Duration {
+    let (mut longest, mut at) = (Duration::ZERO, 0);
+    while at < deadlines.len() {
+        if deadlines[at].as_nanos() > longest.as_nanos() {
+            longest = deadlines[at];
+        }
+        at += 1;
+    }
+    longest
 }
 
 fn channel(address: &Path) -> Channel {

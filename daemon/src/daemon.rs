@@ -121,7 +121,7 @@ fn puller(
         progress_timeout: config.pull.progress_timeout,
         keep_layers: config.unpack.keep_layers,
         always_verify_credentials: config.pull.always_verify_credentials,
-        lease_lifetime: config.pull.lease_lifetime,
+        lease_lifetime: config.pull.lease_lifetime.0,
         guest_pull,
     };
     Ok(Puller::new(settings, containerd.clone(), node.clone(), fetcher))

@@ -14,6 +14,7 @@ mod resolve;
 mod spread;
 
 use std::collections::BTreeSet;
+use std::future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ pub use request::Request;
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::leases::Collect;
 use crate::containerd::{Containerd, Snapshotter};
-use crate::fetch::{Fetcher, Meter, Source};
+use crate::fetch::{Fetcher, Meter, Source, Turns};
 use crate::node::Node;
 use crate::node::snapshotter::Choice;
 use crate::oci::Platform;
@@ -34,7 +35,11 @@ use call::{Call, Tally};
 use inflight::{Inflight, Key, Share};
 use lease::Leases;
 use plan::Plan;
+use record::Recorded;
 use resolve::Named;
+
+/// A [`Config::lease_lifetime`] below this may expire while containerd works on a single layer.
+pub const SHORT_LEASE: Duration = lease::SHORT;
 
 /// Settings of a pull.
 #[derive(Clone, Debug)]
@@ -74,6 +79,8 @@ pub struct Puller {
     unpacker: Unpacker,
     /// Pulls under way, so that equal ones are one.
     inflight: Inflight,
+    /// Image records by name: one pull at a time writes one, and knows what comes of it.
+    names: Turns<String>,
     /// What keeps a pull's work from collection.
     leases: Leases,
     /// What images must be built for.
@@ -92,6 +99,7 @@ impl Puller {
             node,
             fetcher,
             inflight: Inflight::default(),
+            names: Turns::default(),
             platform: Platform::host(),
         }
     }
@@ -108,6 +116,7 @@ impl Puller {
     /// Waits until no pull is under way and their leases are gone.
     pub async fn drain(&self) {
         self.inflight.drain().await;
+        self.unpacker.drain().await;
         self.leases.drain().await;
     }
 
@@ -132,14 +141,17 @@ impl Puller {
 
     async fn watched(&self, order: Order) -> Result<Outcome, Error> {
         let meter = Arc::new(Meter::default());
-        let transfer = self.transfer(&order, &meter);
-        match self.config.progress_timeout {
-            None => transfer.await,
-            Some(limit) => tokio::select! {
-                result = transfer => result,
-                () = meter.stalled(limit) => Err(Error::Stalled { limit }),
-            },
+        tokio::select! {
+            result = self.transfer(&order, &meter) => result,
+            error = self.stall(&meter) => Err(error),
         }
+    }
+
+    /// Returns when what the meter counts has stood still for too long.
+    async fn stall(&self, meter: &Meter) -> Error {
+        let Some(limit) = self.config.progress_timeout else { return future::pending().await };
+        meter.stalled(limit).await;
+        Error::Stalled { limit }
     }
 
     /// The walk under its lease, which is made before the first write and deleted last. The name is resolved before:
@@ -182,17 +194,13 @@ impl Puller {
         let resolved = resolve::resolve(&self.fetcher, context, reference, named, &self.platform).await?;
         let plan = Plan::new(reference, &resolved)?;
         let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
-        let recorded = record::record(context, order, &resolved, &plan).await?;
-        let published = publish::publish(&self.containerd, reference, &plan.image_id).await;
-        if matches!(published, Err(Error::NotPublished { .. })) {
-            record::withdraw(&self.containerd, &recorded).await;
-        }
-        if order.sandbox.unwrap_or(published?.pinned) {
+        let Recorded { names: records, shown } =
+            record::record(&self.names, context, order, &resolved, &plan).await?;
+        if order.sandbox.unwrap_or(shown.pinned) {
             self.spread(order, context, &plan).await;
         }
 
         let tally = Tally::new(context.meter.bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
-        let records = recorded.iter().map(|recorded| recorded.name().to_owned()).collect();
         Ok(Outcome { image_id: plan.image_id, records, tally })
     }
 }

@@ -9,6 +9,8 @@ mod snapshot_key;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use tokio_util::task::TaskTracker;
+
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::snapshots::{Committed, Prepared, Snapshots};
 use crate::containerd::{self, Containerd, Kind, Mount, Snapshotter, labels};
@@ -117,6 +119,8 @@ pub struct Unpacker {
     turns: Turns<(Snapshotter, ChainId)>,
     /// Names what is being filled.
     keys: SnapshotKeys,
+    /// Owns clearances that outlive their pull, so that a drain can wait for them.
+    clearances: TaskTracker,
     /// Snapshotters that leave all layers to the guest.
     guest_pull: BTreeSet<Snapshotter>,
 }
@@ -137,7 +141,19 @@ pub struct Context {
 impl Unpacker {
     /// An unpacker that gets its blobs from `fetcher`. On the snapshotters of `guest_pull` it unpacks nothing.
     pub fn new(fetcher: Arc<Fetcher>, guest_pull: BTreeSet<Snapshotter>) -> Self {
-        Self { fetcher, turns: Turns::default(), keys: SnapshotKeys::default(), guest_pull }
+        Self {
+            fetcher,
+            turns: Turns::default(),
+            keys: SnapshotKeys::default(),
+            clearances: TaskTracker::new(),
+            guest_pull,
+        }
+    }
+
+    /// Waits for what must be done to its end although its pull has ended.
+    pub async fn drain(&self) {
+        self.clearances.close();
+        self.clearances.wait().await;
     }
 
     /// Unpacks the stack and says what became of each layer, lowest first. Committed layers stay whatever comes, since
@@ -246,6 +262,7 @@ struct Step<'a> {
     guest_pull: bool,
     layer: &'a Layer,
     keys: &'a SnapshotKeys,
+    clearances: &'a TaskTracker,
     snapshots: Snapshots,
 }
 
@@ -258,7 +275,8 @@ impl<'a> Step<'a> {
     ) -> Self {
         let snapshots = context.containerd.snapshots(&snapshotter.name);
         let guest_pull = unpacker.guest_pull.contains(&snapshotter.name);
-        Self { context, snapshotter, guest_pull, layer, keys: &unpacker.keys, snapshots }
+        let (keys, clearances) = (&unpacker.keys, &unpacker.clearances);
+        Self { context, snapshotter, guest_pull, layer, keys, clearances, snapshots }
     }
 
     /// Asks the snapshotter for the layer. Always a prepare, never a stat alone: a remote snapshotter takes a layer over
@@ -292,7 +310,7 @@ impl<'a> Step<'a> {
     /// Clears away what cannot be used, and asks once more. `stack` is the layer and all above it.
     async fn instead_of(&self, unusable: Found, stack: &[Layer]) -> Result<Option<Active>, Error> {
         let (containerd, snapshotter) = (&self.context.containerd, &self.snapshotter.name);
-        let Some(clearance) = Clearance::new(containerd, snapshotter, stack) else {
+        let Some(clearance) = Clearance::new(containerd, snapshotter, stack, self.clearances) else {
             return self.prepare_anew().await;
         };
         if matches!(unusable, Found::OnTheHost) {

@@ -92,7 +92,7 @@ fn every_key_takes_another_value() {
             max_concurrent_downloads: None,
             progress_timeout: None,
             always_verify_credentials: true,
-            lease_lifetime: Duration::from_secs(12 * 3600),
+            lease_lifetime: Lifetime(Duration::from_secs(12 * 3600)),
         },
         unpack: Unpack { engine: Engine::Differ, keep_layers: false },
         metrics: Metrics { address: Some(SocketAddr::from(([127, 0, 0, 1], 9095))) },
@@ -232,6 +232,10 @@ fn a_named_file_that_is_missing_is_an_error() {
 #[test]
 fn what_has_no_effect_is_warned_of() {
     assert_eq!(warnings(&Config::default()), Vec::<String>::new());
+    let short = warnings(&parse("[pull]\nlease_lifetime = \"4h3m59s\"").unwrap());
+    assert!(short.len() == 1 && short[0].contains("below 4h4m:"), "{short:?}");
+    assert!(reference::tables().contains("below `4h4m` it may expire"), "the reference tells another time");
+    assert!(warnings(&parse("[pull]\nlease_lifetime = \"4h4m\"").unwrap()).is_empty());
     let text =
         "[api]\nsocket = \"/run/a\"\n[metrics]\naddress = \"127.0.0.1:1\"\n[unpack]\nengine = \"direct\"";
     let warnings = warnings(&parse(text).unwrap());

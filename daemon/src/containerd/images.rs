@@ -94,6 +94,19 @@ impl Containerd {
                 return Ok(found);
             }
         }
+        self.write_image(record).await.map(|()| found)
+    }
+
+    /// Points an existing record to the target and sets the labels, of which an empty one goes; others stay. Nothing to
+    /// do if there is none.
+    pub async fn change_image(&self, record: &ImageRecord) -> Result<(), Error> {
+        match self.write_image(record).await {
+            Err(error) if error.kind() != Kind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn write_image(&self, record: &ImageRecord) -> Result<(), Error> {
         let mut paths = vec!["target".to_owned()];
         paths.extend(record.labels.keys().map(|key| format!("labels.{key}")));
         let message = UpdateImageRequest {
@@ -102,7 +115,7 @@ impl Containerd {
             source_date_epoch: None,
         };
         let updated = self.images_client().update(self.request(message)).await;
-        updated.map(|_| found).map_err(|status| Error::new("update image record", &record.name, &status))
+        updated.map(drop).map_err(|status| Error::new("update image record", &record.name, &status))
     }
 
     /// What is under exactly that name.

@@ -90,9 +90,9 @@ pub struct Usage {
 }
 
 /// A prepare may reach out to a registry (soci, stargz: up to 30 s by their own limits, several times per layer).
-const PREPARE_DEADLINE: Duration = Duration::from_secs(300);
+pub(super) const PREPARE_DEADLINE: Duration = Duration::from_secs(300);
 /// Some snapshotters move or convert the data when they commit (native copies, erofs runs mkfs).
-const COMMIT_DEADLINE: Duration = Duration::from_secs(600);
+pub(super) const COMMIT_DEADLINE: Duration = Duration::from_secs(600);
 
 /// The snapshots of one snapshotter.
 #[derive(Clone, Debug)]

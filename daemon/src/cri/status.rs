@@ -87,7 +87,7 @@ fn pull_code(error: &PullError) -> Code {
             | unpack::Error::NotGuestPull { .. },
         ) => Code::FailedPrecondition,
         PullError::Platform(_) => Code::NotFound,
-        PullError::Aborted => Code::Aborted,
+        PullError::Aborted | PullError::Removed => Code::Aborted,
         PullError::Resolve(error) => registry_code(error),
         PullError::Document { source, .. } | PullError::Unpack(unpack::Error::Fetch(source)) => {
             fetch_code(source)
@@ -210,6 +210,7 @@ mod tests {
             (PullError::Stalled { limit: Duration::from_secs(1) }, Code::Unavailable),
             (PullError::NotPublished { waited: Duration::from_secs(1) }, Code::FailedPrecondition),
             (PullError::Aborted, Code::Aborted),
+            (PullError::Removed, Code::Aborted),
         ] {
             let status = of_pull("docker.io/library/x:1", &error, true);
             assert_eq!(status.code(), code, "{status:?}");

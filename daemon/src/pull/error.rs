@@ -105,6 +105,9 @@ pub enum Error {
         /// How long drayd waited.
         waited: Duration,
     },
+    /// Somebody removed the image after its records were written, before CRI showed it.
+    #[error("the image was removed while it was pulled; pull it again")]
+    Removed,
     /// A request stayed open without a byte.
     #[error(
         "no byte came from the registry for {} s (pull.progress_timeout); check the network to it, or raise the limit",
@@ -130,8 +133,9 @@ impl Error {
         }
     }
 
-    /// Whether the same pull may succeed later without anybody changing anything. An image that CRI does not show may
-    /// be one that it cannot read, or it is slow: for the second, what was fetched is worth keeping.
+    /// Whether the same pull may succeed later without anybody changing anything, so that what was fetched is worth
+    /// keeping. An image that CRI does not show counts: it may be one that CRI cannot read, which is what its code
+    /// tells the caller, but also one of which CRI will have heard by the next pull.
     pub fn is_transient(&self) -> bool {
         let away = |error: &containerd::Error| error.is_away() || error.kind() == containerd::Kind::Locked;
         let fetched = |error: &fetch::Error| match error {
@@ -141,7 +145,11 @@ impl Error {
             fetch::Error::TooLarge { .. } => false,
         };
         match self {
-            Self::Node(_) | Self::NotPublished { .. } | Self::Stalled { .. } | Self::Aborted => true,
+            Self::Node(_)
+            | Self::NotPublished { .. }
+            | Self::Removed
+            | Self::Stalled { .. }
+            | Self::Aborted => true,
             Self::Resolve(error) => error.is_transient(),
             Self::Document { source, .. } | Self::Unpack(unpack::Error::Fetch(source)) => fetched(source),
             Self::Unpack(unpack::Error::Containerd { source, .. }) | Self::Containerd { source, .. } => {

@@ -12,11 +12,15 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::containerd::leases::Collect;
-use crate::containerd::{Containerd, CurrentLease, Error, Lease};
+use crate::containerd::leases::{CarriedOver, Collect};
+use crate::containerd::{Containerd, CurrentLease, Error, LONGEST_CALL, Lease};
 
-/// Between two tries to delete a lease while containerd is away; doubles up to the second.
+/// Between two tries while containerd is away; doubles up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+
+/// A lifetime below this may be too short. What a call leaves that was begun just before a renewal is under the former
+/// lease alone until all of that goes over for the last time, which is a quarter of a lifetime after.
+pub(super) const SHORT: Duration = LONGEST_CALL.saturating_mul(4);
 
 /// Makes and ends the leases of pulls.
 #[derive(Clone, Debug)]
@@ -49,7 +53,16 @@ pub(super) struct Held {
 struct Single {
     leases: Leases,
     lease: Lease,
+    /// When it was asked for: it expires no sooner than its lifetime after that.
+    made: Instant,
     ended: bool,
+}
+
+/// Tries of what only containerd can do: less and less often, and told of once.
+struct Tries {
+    pause: Duration,
+    longest: Duration,
+    told: bool,
 }
 
 impl Leases {
@@ -84,9 +97,9 @@ impl Leases {
     }
 
     async fn make(&self, labels: HashMap<String, String>) -> Result<Single, Error> {
-        let id = self.unique_id();
+        let (id, made) = (self.unique_id(), Instant::now());
         match self.containerd.create_lease(&id, self.lifetime, labels).await {
-            Ok(lease) => Ok(Single { leases: self.clone(), lease, ended: false }),
+            Ok(lease) => Ok(Single { leases: self.clone(), lease, made, ended: false }),
             Err(error) => {
                 // An answer that came too late, or got lost with the connection, may have made it all the same.
                 self.delete_behind(id);
@@ -149,38 +162,96 @@ impl Held {
     /// takes all. So there is a next lease at half of each one's time, and all goes over to it: what was there by then
     /// at once, and what calls under way have added since well before the former expires.
     async fn renew(&mut self) -> Infallible {
-        let half = self.newest.leases.lifetime / 2;
-        let mut begun = Instant::now();
         loop {
-            sleep_until(begun + half).await;
-            begun = Instant::now();
-            while let Err(error) = self.succeed().await {
-                pause_after(&error).await;
-            }
-            for at in [begun, begun + half / 2] {
-                sleep_until(at).await;
-                while let Err(error) = self.carry_over().await {
-                    pause_after(&error).await;
-                }
-            }
+            sleep_until(self.newest.made + self.newest.leases.lifetime / 2).await;
+            self.succeed().await;
+            self.take_over().await;
         }
     }
 
     /// Puts the pull under a lease that was just made.
-    async fn succeed(&mut self) -> Result<(), Error> {
-        let next = self.newest.leases.single(&self.reference).await?;
-        self.current.replace(&next.lease);
+    async fn succeed(&mut self) {
+        let next = self.next().await;
+        self.current.replace(&next.lease, &self.newest.lease);
         let former = mem::replace(&mut self.newest, next);
         // The one before has expired by now, and all of it went over long ago.
         if let Some(expired) = self.former.replace(former) {
             expired.end(Collect::Later).await;
         }
-        Ok(())
     }
 
-    async fn carry_over(&self) -> Result<(), Error> {
-        let Some(former) = &self.former else { return Ok(()) };
-        self.newest.leases.containerd.carry_over(&former.lease, &self.newest.lease).await
+    /// Tries for as long as the pull goes on: without a lease that is renewed nothing of it is safe.
+    async fn next(&self) -> Single {
+        let leases = &self.newest.leases;
+        let mut tries = Tries::new(leases.lifetime);
+        loop {
+            match leases.single(&self.reference).await {
+                Ok(next) => return next,
+                Err(error) => tries.failed(self.newest.lease.id(), &error).await,
+            }
+        }
+    }
+
+    /// Puts what the former lease keeps under the newest, twice. The second time is a quarter of its time before it
+    /// expires, and late for what is under way for longer.
+    async fn take_over(&mut self) {
+        let Some(former) = &self.former else { return };
+        let lifetime = former.leases.lifetime;
+        let (last, end) = (former.made + lifetime / 4 * 3, former.made + lifetime);
+        for at in [former.made, last] {
+            sleep_until(at).await;
+            if !self.carry_over(end).await {
+                return;
+            }
+        }
+    }
+
+    /// `false` if there is nothing more to carry over: the former lease is gone, or expires at `end`.
+    async fn carry_over(&mut self, end: Instant) -> bool {
+        let mut tries = Tries::new(self.newest.leases.lifetime);
+        while let Some(former) = &self.former {
+            let (id, containerd) = (former.lease.id(), &former.leases.containerd);
+            match containerd.carry_over(&former.lease, &self.newest.lease).await {
+                Ok(CarriedOver::All) => return true,
+                Ok(CarriedOver::FromIsGone) => {
+                    tracing::warn!(
+                        lease = id,
+                        reference = self.reference,
+                        "somebody deleted the lease of a pull, or the clock was set forward: what the pull has brought may \
+                         be collected before it ends"
+                    );
+                    return false;
+                }
+                Ok(CarriedOver::ToIsGone) if Instant::now() < end => self.replace_newest(&mut tries).await,
+                Err(error) if Instant::now() < end => tries.failed(id, &error).await,
+                Ok(CarriedOver::ToIsGone) | Err(_) => {
+                    tracing::warn!(
+                        lease = id,
+                        reference = self.reference,
+                        "the lease of a pull expired before its work was under the next one, and may be collected"
+                    );
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    /// Another lease in the place of the newest, which is gone. The former is still what the work goes over from.
+    async fn replace_newest(&mut self, tries: &mut Tries) {
+        let next = self.next().await;
+        if let Some(former) = &self.former {
+            self.current.replace(&next.lease, &former.lease);
+        }
+        let gone = mem::replace(&mut self.newest, next);
+        tracing::warn!(
+            lease = gone.lease.id(),
+            reference = self.reference,
+            "somebody deleted the lease of a pull, or the clock was set forward: it has another one"
+        );
+        gone.end(Collect::Later).await;
+        // Whoever deletes each as it comes is not raced.
+        tries.pause().await;
     }
 
     /// Deletes what kept the pull's work. With [`Collect::Now`] this returns when nothing that only the lease held is
@@ -193,10 +264,25 @@ impl Held {
     }
 }
 
-/// Before the next try: nothing else is to be done about a containerd that is away, and the pull finds out itself.
-async fn pause_after(error: &Error) {
-    tracing::debug!(%error, "a lease is renewed later");
-    sleep(RETRY.0).await;
+impl Tries {
+    /// For leases of that lifetime, in which there must be room for many.
+    fn new(lifetime: Duration) -> Self {
+        let longest = RETRY.1.min(lifetime / 16);
+        Self { pause: RETRY.0.min(longest), longest, told: false }
+    }
+
+    /// Waits for the next try: nothing else is to be done about a containerd that is away, and the pull finds out itself.
+    async fn failed(&mut self, lease: &str, error: &Error) {
+        if !mem::replace(&mut self.told, true) {
+            tracing::warn!(lease, %error, "the lease of a pull cannot be renewed yet: it is tried again");
+        }
+        self.pause().await;
+    }
+
+    async fn pause(&mut self) {
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(self.longest);
+    }
 }
 
 impl Single {
@@ -211,6 +297,27 @@ impl Drop for Single {
     fn drop(&mut self) {
         if !self.ended {
             self.leases.delete_behind(self.lease.id().to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn tries_come_less_and_less_often_and_there_is_room_for_many() {
+        for (lifetime, pauses) in [
+            (Duration::from_secs(24 * 3600), [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]),
+            (Duration::from_secs(16), [250, 500, 1000, 1000, 1000, 1000, 1000, 1000, 1000]),
+            (Duration::from_millis(1600), [100; 9]),
+        ] {
+            let mut tries = Tries::new(lifetime);
+            for millis in pauses {
+                let begun = Instant::now();
+                tries.pause().await;
+                assert_eq!(begun.elapsed(), Duration::from_millis(millis), "{lifetime:?}");
+            }
         }
     }
 }

@@ -22,27 +22,30 @@ pub(super) struct Shown {
     pub(super) pinned: bool,
 }
 
-/// Returns when CRI knows the ID, without which no container can be made, and knows the reference if that comes soon.
-/// What the reference means is not asked: a tag that moved meanwhile is another pull's, and this one's ID can be used
-/// all the same. A containerd or a namespace without a CRI has nobody to wait for.
-pub(super) async fn publish(
+/// Returns when CRI knows the ID, without which no container can be made. `None`: a containerd or a namespace without a
+/// CRI has nobody to wait for.
+pub(super) async fn by_id(containerd: &Containerd, image_id: &Digest) -> Result<Option<Shown>, Error> {
+    if !containerd.has_cri() {
+        return Ok(None);
+    }
+    let shown = shows(containerd, image_id.as_str(), |id| id == image_id.as_str());
+    match tokio::time::timeout(DEADLINE, shown).await {
+        Ok(Err(error)) if error.kind() == Kind::Unimplemented => Ok(None),
+        Ok(shown) => shown.map(Some).map_err(failed),
+        Err(_) => Err(Error::NotPublished { waited: DEADLINE }),
+    }
+}
+
+/// Returns when CRI knows the reference of what it shows as `by_id`, if that comes soon. What the reference means is
+/// not asked: a tag that moved meanwhile is another pull's, and this one's ID can be used all the same.
+pub(super) async fn by_name(
     containerd: &Containerd,
     reference: &Reference,
-    image_id: &Digest,
+    by_id: Shown,
 ) -> Result<Shown, Error> {
-    if !containerd.has_cri() {
-        return Ok(Shown::default());
-    }
-    let failed = |source| Error::Containerd { step: "see the image in containerd's CRI", source };
-    let by_id = shows(containerd, image_id.as_str(), |id| id == image_id.as_str());
-    let by_id = match tokio::time::timeout(DEADLINE, by_id).await {
-        Ok(Err(error)) if error.kind() == Kind::Unimplemented => return Ok(Shown::default()),
-        Ok(shown) => shown.map_err(failed)?,
-        Err(_) => return Err(Error::NotPublished { waited: DEADLINE }),
-    };
     let reference = reference.to_string();
-    let by_name = shows(containerd, &reference, |_| true);
-    if let Ok(shown) = tokio::time::timeout(NAME_DEADLINE, by_name).await {
+    let shown = shows(containerd, &reference, |_| true);
+    if let Ok(shown) = tokio::time::timeout(NAME_DEADLINE, shown).await {
         return shown.map_err(failed);
     }
     tracing::warn!(
@@ -52,6 +55,10 @@ pub(super) async fn publish(
         NAME_DEADLINE.as_secs()
     );
     Ok(by_id)
+}
+
+fn failed(source: containerd::Error) -> Error {
+    Error::Containerd { step: "see the image in containerd's CRI", source }
 }
 
 /// Returns when CRI has an image of that name whose ID is right.

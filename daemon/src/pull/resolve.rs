@@ -37,8 +37,21 @@ pub struct Resolved {
     pub documents: Vec<(Descriptor, Fetched)>,
 }
 
-/// What a reference points to, by the registry.
-pub(super) type Named = registry::Resolved;
+/// What a reference points to.
+pub(super) struct Named {
+    target: Descriptor,
+    told: Told,
+}
+
+/// Who says so.
+enum Told {
+    /// The registry, by these bytes.
+    Body(Bytes),
+    /// The registry, by the headers of HEAD alone.
+    Headers,
+    /// The record that the node has of it.
+    Record,
+}
 
 /// Asks the registry what the reference points to. Writes nothing.
 pub(super) async fn name(
@@ -52,9 +65,9 @@ pub(super) async fn name(
     }
     let registry = fetcher.registry().counting(meter.requests());
     let answer = registry.resolve(&source.repository, reference.object(), &source.credentials);
-    let named = answer.await.map_err(Error::Resolve)?;
-    meter.received(named.body.as_ref().map_or(0, |body| body.len() as u64));
-    Ok(named)
+    let registry::Resolved { target, body, .. } = answer.await.map_err(Error::Resolve)?;
+    meter.received(body.as_ref().map_or(0, |body| body.len() as u64));
+    Ok(Named { target, told: body.map_or(Told::Headers, Told::Body) })
 }
 
 /// The same without asking the registry: what a reference by digest points to if the node has that image, and if the
@@ -79,13 +92,13 @@ pub(super) async fn known(
     };
     // Others write records, too.
     let right = target.digest == *digest && matches!(target.kind(), Kind::Index | Kind::Manifest);
-    Ok(right.then(|| Named { target, body: None, host: String::new() }))
+    Ok(right.then(|| Named { target, told: Told::Record }))
 }
 
 /// Brings the documents of the image for `platform`.
 ///
-/// A target of which only the headers of HEAD are known may turn out not to be there, or not to be what they say. Then
-/// the manifest that `reference` leads to is read: the headers do not decide what its bytes can.
+/// A target of which only the headers of HEAD or a record are known may turn out not to be there, or not to be what they
+/// say. Then the manifest that `reference` leads to is read: they do not decide what its bytes can.
 pub(super) async fn resolve(
     fetcher: &Arc<Fetcher>,
     context: &Context,
@@ -93,13 +106,17 @@ pub(super) async fn resolve(
     named: Named,
     platform: &Platform,
 ) -> Result<Resolved, Error> {
-    let Named { mut target, body, .. } = named;
-    let by_headers = body.is_none();
-    let mut desk = Desk { fetcher, context, given: body, loaded: Vec::new() };
+    let Named { mut target, told } = named;
+    let (given, hearsay) = match told {
+        Told::Body(body) => (Some(body), None),
+        Told::Headers => (None, Some("the headers of HEAD")),
+        Told::Record => (None, Some("the image record")),
+    };
+    let mut desk = Desk { fetcher, context, given, loaded: Vec::new() };
     let documents = match desk.walk(Walk::new(target.clone(), platform.clone())).await {
-        Err(error) if by_headers && desk.denies_headers(&error, &target) => {
+        Err(error) if hearsay.is_some() && desk.denies_hearsay(&error, &target) => {
             let Ok(read) = desk.read_target(reference).await else { return Err(error) };
-            tracing::debug!(%reference, told = %target.digest, %error, "the headers of HEAD are not those of the manifest");
+            tracing::debug!(%reference, by = hearsay, told = %target.digest, %error, "the manifest is not what was told");
             target = read;
             desk.walk(Walk::new(target.clone(), platform.clone())).await?
         }
@@ -129,8 +146,8 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// Whether an error shows that what a header told of the target is wrong.
-    fn denies_headers(&self, error: &Error, target: &Descriptor) -> bool {
+    /// Whether an error shows that what was told of the target, and not by its bytes, is wrong.
+    fn denies_hearsay(&self, error: &Error, target: &Descriptor) -> bool {
         use registry::Kind::{Answer, Corrupt, NotFound, Size};
         match error {
             Error::Document { source: fetch::Error::Registry(error), .. } => {
@@ -147,7 +164,7 @@ impl Desk<'_> {
     async fn read_target(&mut self, reference: &Reference) -> Result<Descriptor, registry::Error> {
         let Context { source, meter, .. } = self.context;
         let registry = self.fetcher.registry().counting(meter.requests());
-        let Named { target, body, .. } =
+        let registry::Resolved { target, body, .. } =
             registry.resolve_by_body(&source.repository, reference.object(), &source.credentials).await?;
         meter.received(body.as_ref().map_or(0, |body| body.len() as u64));
         self.given = body;

@@ -3,6 +3,10 @@
 //! nothing that something else stands on.
 
 use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tokio_util::task::TaskTracker;
 
 use crate::containerd::snapshots::Snapshots;
 use crate::containerd::{Containerd, Error, Kind, Snapshotter, labels};
@@ -19,6 +23,8 @@ pub(super) struct Clearance<'a> {
     /// The lowest layer first, and those of the same image above it.
     layers: &'a [Layer],
     bottom: &'a ChainId,
+    /// Owns what must not stop halfway.
+    tasks: &'a TaskTracker,
 }
 
 /// The layers of an image from the lowest that is to go upwards.
@@ -27,16 +33,32 @@ struct Stack {
     chain_ids: Vec<ChainId>,
 }
 
+/// A collection during which nothing keeps the layers. Once begun it is done to the end, whoever leaves: it takes labels
+/// off that keep snapshots of other images, and they must be there again.
+struct Release {
+    containerd: Containerd,
+    snapshots: Snapshots,
+    /// What keeps an image's snapshots, on its config.
+    label: String,
+    layers: Vec<ChainId>,
+    bottom: ChainId,
+    stacks: Vec<Stack>,
+}
+
+/// How long labels are put back for while containerd is away, and the pause between two tries: it restarts in seconds.
+const PUT_BACK: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(1));
+
 impl<'a> Clearance<'a> {
     /// `None` without layers.
     pub(super) fn new(
         containerd: &'a Containerd,
         snapshotter: &'a Snapshotter,
         layers: &'a [Layer],
+        tasks: &'a TaskTracker,
     ) -> Option<Self> {
         let bottom = &layers.first()?.chain_id;
         let snapshots = containerd.snapshots(snapshotter);
-        Some(Self { containerd, snapshotter, snapshots, layers, bottom })
+        Some(Self { containerd, snapshotter, snapshots, layers, bottom, tasks })
     }
 
     /// Removes the record of the lowest layer, whose snapshot is gone, and of all that stand on it: those of the same
@@ -57,7 +79,7 @@ impl<'a> Clearance<'a> {
                 }
             }
         }
-        if self.remove(self.bottom).await? { Ok(()) } else { self.leave_to_collection(&stacks).await }
+        if self.remove(self.bottom).await? { Ok(()) } else { self.leave_to_collection(stacks).await }
     }
 
     /// Removes the layers; or else returns the key of a snapshot that stands on one of them and is none of them.
@@ -78,7 +100,7 @@ impl<'a> Clearance<'a> {
             removed = self.remove(chain_id).await?;
         }
         if !removed {
-            self.leave_to_collection(&self.stacks().await?).await?;
+            self.leave_to_collection(self.stacks().await?).await?;
         }
         Ok(None)
     }
@@ -114,24 +136,72 @@ impl<'a> Clearance<'a> {
     /// to remove for ever (`metadata/gc.go` against `metadata/snapshot.go`, 1.6 to 2.1). But another collection takes
     /// the parent, too, if nothing refers to it. What containers use it leaves. Layers below the lowest are under the
     /// lease of the pull, which has come past them.
-    async fn leave_to_collection(&self, stacks: &[Stack]) -> Result<(), Error> {
-        for Stack { config, .. } in stacks {
-            self.containerd.unlabel_blob(config, &self.label()).await?;
-        }
-        for chain_id in self.own() {
-            self.snapshots.release(&chain_id).await?;
-        }
-        let collected = self.containerd.collect(&self.bottom.0).await;
-        // A reference to nothing is harmless, and what the pull makes anew may be all that another image lacks.
-        for Stack { config, chain_ids } in stacks {
-            let top = chain_ids.last().map(ToString::to_string).unwrap_or_default();
-            self.containerd.label_blob(config, HashMap::from([(self.label(), top)])).await?;
-        }
-        collected
+    async fn leave_to_collection(&self, stacks: Vec<Stack>) -> Result<(), Error> {
+        let release = Release {
+            containerd: self.containerd.clone(),
+            snapshots: self.snapshots.clone(),
+            label: self.label(),
+            layers: self.own(),
+            bottom: self.bottom.clone(),
+            stacks,
+        };
+        let released = self.tasks.spawn(release.and_collect());
+        released.await.expect("the task is never aborted, and nothing in it panics")
     }
 
     /// What keeps an image's snapshots alive, on its config.
     fn label(&self) -> String {
         format!("{}.{}", labels::GC_REF_SNAPSHOT, self.snapshotter)
+    }
+}
+
+impl Release {
+    async fn and_collect(self) -> Result<(), Error> {
+        let mut result = self.collect().await;
+        // All of them, whatever failed. A reference to nothing is harmless, and what the pull makes anew may be all that
+        // another image lacks.
+        let until = Instant::now() + PUT_BACK.0;
+        for stack in &self.stacks {
+            let put_back = self.put_back(stack, until).await;
+            if let Err(error) = &put_back {
+                tracing::error!(
+                    config = %stack.config,
+                    label = self.label,
+                    %error,
+                    "the label that keeps an image's snapshots cannot be put back: pull that image again"
+                );
+            }
+            result = result.and(put_back);
+        }
+        result
+    }
+
+    async fn collect(&self) -> Result<(), Error> {
+        for Stack { config, .. } in &self.stacks {
+            unless_gone(self.containerd.unlabel_blob(config, &self.label).await)?;
+        }
+        for chain_id in &self.layers {
+            self.snapshots.release(chain_id).await?;
+        }
+        self.containerd.collect(&self.bottom.0).await
+    }
+
+    async fn put_back(&self, Stack { config, chain_ids }: &Stack, until: Instant) -> Result<(), Error> {
+        let Some(top) = chain_ids.last() else { return Ok(()) };
+        loop {
+            let label = HashMap::from([(self.label.clone(), top.to_string())]);
+            match unless_gone(self.containerd.label_blob(config, label).await) {
+                Err(error) if error.is_away() && Instant::now() < until => sleep(PUT_BACK.1).await,
+                put_back => return put_back,
+            }
+        }
+    }
+}
+
+/// A config that somebody has removed keeps nothing.
+fn unless_gone(labelled: Result<(), Error>) -> Result<(), Error> {
+    match labelled {
+        Err(error) if error.kind() == Kind::NotFound => Ok(()),
+        labelled => labelled,
     }
 }

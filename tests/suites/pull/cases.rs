@@ -15,6 +15,7 @@ use drayd_tests::probe::{Snapshot, State};
 use drayd_tests::registry::Request;
 use drayd_tests::scripted::image::{Blob, Image as Scripted, LAYER, config};
 use drayd_tests::suite::Suite;
+use drayd_tests::throttle::Throttle;
 use drayd_tests::wait;
 use tonic::Code;
 
@@ -37,6 +38,11 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "case_f_a_guest_pull_is_never_unpacked_on_the_host", case_f_mounts);
     suite.check(release, "case_g_the_sandbox_image_goes_into_every_snapshotter", case_g);
     suite.check(release, "case_g_a_snapshotter_that_fails_fails_no_pull_of_the_sandbox_image", case_g_fails);
+    suite.check(
+        release,
+        "case_g_a_registry_that_falls_silent_fails_no_pull_of_the_sandbox_image",
+        case_g_silent,
+    );
     suite.check(release, "case_h_what_is_unpacked_is_known_after_a_restart_of_containerd", case_h);
     suite.check(release, "case_i_a_restarted_snapshotter_has_what_it_had", case_i);
     if release.maps_handlers() {
@@ -394,6 +400,40 @@ async fn case_g_fails(bed: Stage) -> Result<()> {
     // The next pull makes good for it.
     pull(&bed, &drayd, &bed.images.pause, None).await?;
     is_in_the_guest(&bed.containerd.probe().state().await?, &bed.images.pause)
+}
+
+async fn case_g_silent(bed: Stage) -> Result<()> {
+    let (pause, probe) = (&bed.images.pause, bed.containerd.probe());
+    let throttle = Throttle::start(bed.registry.address(), 0).await?;
+    let hosts = bed.run().join("silent-hosts");
+    let directory = hosts.join(bed.registry.address());
+    std::fs::create_dir_all(&directory)?;
+    std::fs::write(directory.join("hosts.toml"), format!("server = \"http://{}\"\n", throttle.address()))?;
+    let settings = format!(
+        "[registry]\nconfig_path = [\"{}\"]\n[pull]\nprogress_timeout = \"2s\"\n[unpack]\nkeep_layers = false\n",
+        hosts.display()
+    );
+    let drayd = stage::configured(&bed, &settings, &[]).await?;
+    pull(&bed, &drayd, pause, None).await?;
+    // Its layer is to come again for one snapshotter alone.
+    for chain_id in pause.chain_ids().iter().rev() {
+        probe.remove_snapshot("native", chain_id).await?;
+    }
+    probe.force_gc().await?;
+    // The name is still told. After that nothing comes for minutes.
+    throttle.set_rate(1);
+    pull(&bed, &drayd, pause, None).await?;
+    let warned = drayd.events().into_iter().any(|event| {
+        event.level == "WARN"
+            && event.text("snapshotter") == "native"
+            && event.text("cause").contains("no byte came")
+    });
+    ensure!(warned, "nothing was said of it");
+    throttle.set_rate(0);
+    pull(&bed, &drayd, pause, None).await?;
+    let there = probe.state().await?.snapshot("native", &pause.top_chain_id()).is_some();
+    ensure!(there, "it never came to native");
+    Ok(())
 }
 
 async fn case_h(bed: Stage) -> Result<()> {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use drayd_tests::containerd::{NATIVE_HANDLER, NYDUS_HANDLER, RUNC_HANDLER};
-use drayd_tests::images::greeting;
+use drayd_tests::images::{Image, greeting};
 use drayd_tests::peers::Release;
+use drayd_tests::probe::State;
 use drayd_tests::suite::Suite;
 use drayd_tests::throttle::Throttle;
 use drayd_tests::wait;
@@ -19,6 +20,7 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_removed_image_leaves_the_store_as_it_was", a_removed_image_leaves_nothing);
     suite.check(release, "a_pull_survives_collections_all_the_way", a_pull_survives_collections);
     suite.check(release, "a_pull_that_outlives_its_lease_loses_nothing", outlived_lease);
+    suite.check(release, "a_pull_whose_former_lease_is_deleted_renews_the_next_ones", deleted_lease);
     suite.check(release, "what_a_crashed_drayd_left_goes_when_its_lease_expires", expired_lease);
     suite.check(release, "leases_of_others_and_of_running_pulls_stay", other_leases);
     suite.check(
@@ -134,6 +136,33 @@ async fn outlived_lease(bed: Stage) -> Result<()> {
     Ok(())
 }
 
+/// Fault 131.
+async fn deleted_lease(bed: Stage) -> Result<()> {
+    let drayd = stage::configured(&bed, "[pull]\nlease_lifetime = \"5s\"\n", &[]).await?;
+    let probe = bed.containerd.probe();
+    let image = big(&bed, 8, 1)?;
+    let throttle = Throttle::start(bed.registry.address(), wire_size(&image) / 40).await?;
+    let pulling = begin(&drayd.cri(), &image.reference(throttle.address()));
+    let leases = async || anyhow::Ok(probe.state().await?.leases.into_keys().collect::<BTreeSet<_>>());
+    let renewed = async |known: &BTreeSet<String>| {
+        wait::until("there is a next lease", 2 * SOON, async || Ok(!leases().await?.is_subset(known))).await
+    };
+    wait::until("the pull has a lease", SOON, async || Ok(leases().await?.len() == 1)).await?;
+    let mut known = leases().await?;
+    for _ in 0..3 {
+        renewed(&known).await?;
+        for former in leases().await?.intersection(&known) {
+            probe.delete_lease(former).await?;
+        }
+        known.extend(leases().await?);
+    }
+    ensure!(!pulling.is_finished(), "the pull was over before; slow it down");
+    throttle.set_rate(0);
+    let id = pulling.await?.context("the pull needed a lease that was deleted")?;
+    ensure!(id == image.config.digest, "the pull got {id}");
+    wait::until("no lease is left", SOON, async || Ok(leases().await?.is_empty())).await
+}
+
 async fn expired_lease(bed: Stage) -> Result<()> {
     let mut drayd = stage::configured(&bed, "[pull]\nlease_lifetime = \"5s\"\n", &[]).await?;
     let probe = bed.containerd.probe();
@@ -195,44 +224,88 @@ async fn other_leases(bed: Stage) -> Result<()> {
     Ok(())
 }
 
+/// How far a pull has come, by what containerd has of it.
+#[derive(Debug)]
+enum Progress {
+    /// Not even begun.
+    Nothing,
+    /// Its lease is made.
+    Lease,
+    /// A blob is there.
+    Blob(String),
+    /// A layer is unpacked.
+    Snapshot(String),
+    /// A record is written.
+    Record(String),
+}
+
+impl Progress {
+    fn all(image: &Image, reference: &str) -> Vec<Self> {
+        let repository = reference.rsplit_once(':').map_or(reference, |(repository, _)| repository);
+        let by_digest = format!("{repository}@{}", image.target.digest);
+        let blobs = [&image.manifest, &image.config].into_iter();
+        let blobs = blobs.chain(image.layers.iter().map(|layer| &layer.blob));
+        let mut all = vec![Self::Nothing, Self::Lease];
+        all.extend(blobs.map(|blob| Self::Blob(blob.digest.clone())));
+        all.extend(image.chain_ids().into_iter().map(Self::Snapshot));
+        let records = [by_digest, image.config.digest.clone(), reference.to_owned()];
+        all.extend(records.into_iter().map(Self::Record));
+        all
+    }
+
+    fn is_made(&self, state: &State, reference: &str) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Lease => state
+                .leases
+                .values()
+                .any(|labels| labels.get("drayd.io/reference").is_some_and(|noted| noted == reference)),
+            Self::Blob(digest) => state.content.contains_key(digest),
+            Self::Snapshot(chain_id) => state.snapshot("overlayfs", chain_id).is_some(),
+            Self::Record(name) => state.images.contains_key(name),
+        }
+    }
+}
+
 /// Fault 130.
 async fn removed_meanwhile(bed: Stage) -> Result<()> {
-    const ROUNDS: u32 = 12;
     let drayd = stage::bare(&bed).await?;
     let (probe, cri) = (bed.containerd.probe(), drayd.cri());
     // They share their lowest layer.
     let (image, sibling) = (&bed.images.busybox, &bed.images.two);
-    let reference = image.reference(bed.registry.address());
-    for round in 0..ROUNDS {
-        let (pulled, removed, other) = tokio::join!(
-            cri.pull(&reference, None, None),
-            // Later each time, so that it meets the pull at every step.
+    // Slow enough that each blob is seen to come.
+    let throttle = Throttle::start(bed.registry.address(), wire_size(image)).await?;
+    let reference = image.reference(throttle.address());
+    for round in Progress::all(image, &reference) {
+        let pulling = begin(&cri, &reference);
+        let (removed, other) = tokio::join!(
             async {
-                tokio::time::sleep(Duration::from_millis(20) * round).await;
-                cri.remove(&reference).await
+                while !pulling.is_finished() && !round.is_made(&probe.state().await?, &reference) {}
+                cri.remove(&reference).await?;
+                anyhow::Ok(cri.remove(&image.config.digest).await?)
             },
             pull(&bed, &drayd, sibling, None)
         );
-        removed.with_context(|| format!("round {round}: the removal failed"))?;
-        other.with_context(|| format!("round {round}: the other pull failed"))?;
-        if let Err(status) = &pulled {
-            ensure!(status.code() == Code::Unavailable, "round {round}: {status:?}");
+        removed.with_context(|| format!("{round:?}: the removal failed"))?;
+        other.with_context(|| format!("{round:?}: the other pull failed"))?;
+        if let Err(status) = pulling.await? {
+            ensure!(status.code() == Code::Aborted, "{round:?}: {status:?}");
         }
         probe.force_gc().await?;
         let state = probe.state().await?;
-        ensure!(state.leases.is_empty(), "round {round}: {:?}", state.leases);
+        ensure!(state.leases.is_empty(), "{round:?}: {:?}", state.leases);
         let mut listed: Vec<String> = cri.list().await?.into_iter().map(|listed| listed.id).collect();
         listed.extend(bed.containerd.cri().list().await?.into_iter().map(|listed| listed.id));
-        ensure!(listed.contains(&sibling.config.digest), "round {round}: {listed:?}");
+        ensure!(listed.contains(&sibling.config.digest), "{round:?}: {listed:?}");
         for image in [image, sibling].into_iter().filter(|image| listed.contains(&image.config.digest)) {
             let blobs = image.layers.iter().map(|layer| &layer.blob).chain([&image.manifest, &image.config]);
             for blob in blobs {
                 let there = state.content.contains_key(&blob.digest);
-                ensure!(there, "round {round}: {} is listed without {}", image.name, blob.digest);
+                ensure!(there, "{round:?}: {} is listed without {}", image.name, blob.digest);
             }
             for chain_id in image.chain_ids() {
                 let there = state.snapshot("overlayfs", &chain_id).is_some();
-                ensure!(there, "round {round}: {} is listed without {chain_id}", image.name);
+                ensure!(there, "{round:?}: {} is listed without {chain_id}", image.name);
             }
         }
         cri.remove(&sibling.config.digest).await?;

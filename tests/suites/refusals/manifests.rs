@@ -2,14 +2,17 @@
 //! mixed types, attestations, indexes of several platforms, configs under other types, artifacts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use drayd_tests::bed::Bed;
+use drayd_tests::images;
 use drayd_tests::layer::digest;
 use drayd_tests::peers::Release;
-use drayd_tests::scripted::image::{self, Blob, CONFIG, INDEX, Image, LAYER};
+use drayd_tests::scripted::image::{self, Blob, CONFIG, INDEX, Image, LAYER, MANIFEST};
 use drayd_tests::scripted::{Reply, Scripted};
 use drayd_tests::suite::Suite;
+use drayd_tests::wait;
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -29,6 +32,11 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "an_image_that_containerd_would_not_find_in_its_index_is_refused", shadowed);
     if release == ANY {
         suite.check(release, "an_image_that_cri_does_not_show_leaves_no_record", unshown);
+        suite.check(
+            release,
+            "a_record_that_others_changed_before_it_is_taken_back_stays_theirs",
+            unshown_and_touched,
+        );
         suite.check(release, "an_entry_of_an_index_that_is_for_others_does_not_decide", others);
         suite.check(release, "a_tag_beside_a_digest_is_never_asked_for_and_never_listed", tag_and_digest);
         suite.check(release, "a_host_in_upper_case_is_the_same_host", upper_case);
@@ -323,13 +331,51 @@ async fn unreadable(bed: Arc<Bed>) -> Result<()> {
     Ok(())
 }
 
+/// One that containerd's CRI cannot read: Go's reader takes a field in any case, and so finds no time in this one.
+fn unshown_image(repository: &str, stage: &Stage) -> Result<Image> {
+    let image = with_field(repository, "Created", &json!(format!("garbage of {repository}")))?;
+    image.serve(&stage.registry);
+    Ok(image)
+}
+
 async fn unshown(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "unshown").await?;
-    // Go's reader takes a field in any case, and so finds no time in this one.
-    let image = with_field("unshown", "Created", &json!("garbage"))?;
-    image.serve(&stage.registry);
+    let image = unshown_image("unshown", &stage)?;
     let pulled = stage.pull(&image.reference(&stage.registry)).await;
     refused("unshown", pulled, Code::FailedPrecondition, &["its CRI plugin did not show it"])?;
+    stage.left_nothing().await
+}
+
+/// What others do to the records while drayd waits for CRI stays.
+async fn unshown_and_touched(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "unshown-touched").await?;
+    let probe = stage.bed.containerd.probe();
+    let (moved, removed) = (unshown_image("moved", &stage)?, unshown_image("removed", &stage)?);
+    let (moved_name, removed_name) = (moved.reference(&stage.registry), removed.reference(&stage.registry));
+    let theirs = images::Descriptor {
+        media_type: MANIFEST.into(),
+        digest: removed.manifest.digest.clone(),
+        size: removed.manifest.bytes.len() as u64,
+    };
+    // The tag is the last that is written. Half of the time that drayd waits for CRI then.
+    let recorded = async |name: &str| {
+        let within = Duration::from_secs(15);
+        let there = async || Ok(probe.state().await?.images.contains_key(name));
+        wait::until("the image is recorded", within, there).await
+    };
+    let (first, second, touched) = tokio::join!(stage.pull(&moved_name), stage.pull(&removed_name), async {
+        recorded(&moved_name).await?;
+        probe.untag(&moved_name).await?;
+        probe.tag(&moved_name, &theirs).await?;
+        recorded(&removed_name).await?;
+        probe.untag(&removed.config.digest).await
+    });
+    touched?;
+    refused("moved", first, Code::FailedPrecondition, &["its CRI plugin did not show it"])?;
+    refused("removed", second, Code::Aborted, &["the image was removed while it was pulled"])?;
+    let target = probe.state().await?.images.get(&moved_name).map(|(target, _)| target.clone());
+    ensure!(target.as_ref() == Some(&theirs.digest), "the name that others moved leads to {target:?}");
+    probe.untag(&moved_name).await?;
     stage.left_nothing().await
 }
 

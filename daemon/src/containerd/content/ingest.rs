@@ -28,6 +28,8 @@ const OPEN_DEADLINE: Duration = Duration::from_secs(30);
 const WRITE_DEADLINE: Duration = Duration::from_secs(60);
 /// For a commit, which takes in all that is on its way and syncs the file. On top comes the time of [`SLOW_DISK`].
 const COMMIT_DEADLINE: Duration = Duration::from_secs(60);
+/// The most that a commit may take.
+pub(in crate::containerd) const LONGEST_COMMIT: Duration = COMMIT_DEADLINE.saturating_add(SLOWEST);
 /// For containerd to let go of an ingest that is left. It has nothing to do for that.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
 /// Bytes per second of the slowest disk that is waited for: a worn-out SD card or a throttled network disk.
