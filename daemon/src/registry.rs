@@ -31,7 +31,6 @@ mod foreign;
 #[doc(hidden)]
 pub mod fuzz;
 mod handshake;
-mod hidden;
 mod hosts;
 mod hosts_toml;
 mod kept;
@@ -41,6 +40,7 @@ mod pem;
 mod proxies;
 mod range;
 mod rate;
+mod redaction;
 mod redirected;
 mod requests;
 mod resolve;

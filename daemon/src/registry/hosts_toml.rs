@@ -12,8 +12,8 @@ use reqwest::Url;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::credentials::REDACTED;
 use super::hosts::{Capabilities, Host, Scheme, split_port};
+use super::redaction::REDACTED;
 use super::tls::{Tls, TlsError};
 
 /// Why the configuration of a registry cannot be used.

@@ -5,6 +5,8 @@ use std::hash::{Hash, Hasher};
 
 use secrecy::{ExposeSecret, SecretSlice};
 
+use super::redaction::REDACTED;
+
 /// A password or token: bytes, since the passwords that registries take need not be UTF-8. `secrecy` wipes it on drop; equality and hash are added because credentials key the token
 /// cache: two callers with different passwords must never share a token.
 #[derive(Clone)]
@@ -37,6 +39,6 @@ impl Hash for Secret {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[redacted]")
+        f.write_str(REDACTED)
     }
 }
