@@ -10,6 +10,7 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use super::hosts_toml::{self, HostsError, Reading};
+use super::secret::Secret;
 use super::tls::{Tls, TlsError};
 
 /// How long a connection may take to come about when the host's file does not say; containerd's figure.
@@ -182,11 +183,12 @@ fn certificates_only(directory: &Path, domain: &str) -> Result<Vec<Host>, HostsE
     let mut host = Host::upstream(domain);
     for file in files {
         match file.extension().and_then(|extension| extension.to_str()) {
-            Some("crt") => contents(&file).and_then(|pem| host.tls.add_authorities(&file, &pem)),
+            Some("crt") => contents(&file).and_then(|pem| host.tls.add_authorities(&file, pem.expose())),
             Some("cert") => {
                 let path = file.with_extension("key");
-                contents(&path)
-                    .and_then(|key| host.tls.add_client(&file, contents(&file)?, Some((path, key))))
+                contents(&path).and_then(|key| {
+                    host.tls.add_client(&file, contents(&file)?.expose(), Some((&path, key.expose())))
+                })
             }
             _ => Ok(()),
         }
@@ -195,8 +197,9 @@ fn certificates_only(directory: &Path, domain: &str) -> Result<Vec<Host>, HostsE
     Ok(vec![host])
 }
 
-fn contents(path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|source| TlsError::Read { path: path.into(), source })
+/// A file that may hold a key.
+fn contents(path: &Path) -> Result<Secret, TlsError> {
+    fs::read(path).map(Secret::new).map_err(|source| TlsError::Read { path: path.into(), source })
 }
 
 /// Splits `host:port`; an IPv6 address keeps its brackets.

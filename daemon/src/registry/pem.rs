@@ -1,9 +1,10 @@
 //! PEM files block by block, each with the line where it begins, so that a mistake in one is told with its place.
 
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::SigningKey;
+use secrecy::zeroize::Zeroize as _;
 use std::sync::Arc;
 use webpki::anchor_from_trusted_cert;
 
@@ -58,8 +59,10 @@ impl Block<'_> {
         if encrypted {
             return Err("the private key is encrypted, and nobody is there to tell its password".into());
         }
-        let key = PrivateKeyDer::from_pem_slice(self.text).map_err(|_| UNREADABLE.to_owned())?;
-        aws_lc_rs::default_provider().key_provider.load_private_key(key).map_err(|_| UNREADABLE.to_owned())
+        let mut key = PrivateKeyDer::from_pem_slice(self.text).map_err(|_| UNREADABLE.to_owned())?;
+        let signing = any_supported_type(&key).map_err(|_| UNREADABLE.to_owned());
+        key.zeroize();
+        signing
     }
 }
 
