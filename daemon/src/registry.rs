@@ -27,6 +27,7 @@ mod credentials_file;
 mod dial;
 mod error;
 mod failure;
+mod file_text;
 mod foreign;
 #[doc(hidden)]
 pub mod fuzz;
