@@ -7,8 +7,9 @@ use secrecy::{ExposeSecret, SecretSlice};
 
 use super::redaction::REDACTED;
 
-/// A password or token: bytes, since the passwords that registries take need not be UTF-8. `secrecy` wipes it on drop; equality and hash are added because credentials key the token
-/// cache: two callers with different passwords must never share a token.
+/// A password, a token, or a file that may hold a private key: bytes, since the passwords that registries take need not
+/// be UTF-8. `secrecy` wipes it on drop; equality and hash are added because credentials key the token cache: two
+/// callers with different passwords must never share a token.
 #[derive(Clone)]
 pub(super) struct Secret(SecretSlice<u8>);
 

@@ -10,7 +10,7 @@ use webpki::{anchor_from_trusted_cert, spki_for_anchor};
 
 use super::client_certificates::ClientCertificate;
 use super::handshake::Settings;
-use super::pem::{Block, blocks};
+use super::pem::{Block, BlockError, blocks};
 
 /// What a host's TLS connections are made with. The system's authorities always count; nothing here removes them.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
@@ -45,14 +45,14 @@ pub enum TlsError {
         what: &'static str,
     },
     /// A block of the file is not what it says.
-    #[error("{path}:{line}: {reason}")]
+    #[error("{path}:{line}: {flaw}")]
     Block {
         /// The file.
         path: PathBuf,
         /// Where the block begins, counted from 1.
         line: usize,
         /// What is wrong with it.
-        reason: String,
+        flaw: BlockError,
     },
     /// Certificate and key are of two pairs.
     #[error("{key}:{line}: the key is not that of the certificate in {path}")]
@@ -77,7 +77,7 @@ impl Tls {
                     usable = true;
                     self.authorities.push(certificate);
                 }
-                Err(reason) => faults.push(TlsError::at(path, &block, reason)),
+                Err(flaw) => faults.push(TlsError::at(path, &block, flaw)),
             }
         }
         if !usable {
@@ -99,13 +99,13 @@ impl Tls {
         let missing = |path: &Path, what| TlsError::Pem { path: path.into(), what };
         let mut chain = Vec::new();
         for block in blocks(pem).into_iter().filter(Block::is_certificate) {
-            chain.push(block.certificate().map_err(|reason| TlsError::at(path, &block, reason))?);
+            chain.push(block.certificate().map_err(|flaw| TlsError::at(path, &block, flaw))?);
         }
         let certificate = chain.first().ok_or_else(|| missing(path, "client certificate"))?;
         let (key_path, key_pem) = key.unwrap_or((path, pem));
         let block = blocks(key_pem).into_iter().find(Block::is_key);
         let block = block.ok_or_else(|| missing(key_path, "private key"))?;
-        let signing = block.key().map_err(|reason| TlsError::at(key_path, &block, reason))?;
+        let signing = block.key().map_err(|flaw| TlsError::at(key_path, &block, flaw))?;
         // Read as an authority would be, since that is the reader which knows all versions.
         let public = anchor_from_trusted_cert(certificate).map(|anchor| spki_for_anchor(&anchor)).ok();
         if signing.public_key() != public {
@@ -147,8 +147,8 @@ impl Tls {
 }
 
 impl TlsError {
-    fn at(path: &Path, block: &Block<'_>, reason: String) -> Self {
-        Self::Block { path: path.into(), line: block.line, reason }
+    fn at(path: &Path, block: &Block<'_>, flaw: BlockError) -> Self {
+        Self::Block { path: path.into(), line: block.line, flaw }
     }
 }
 
