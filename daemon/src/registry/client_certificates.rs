@@ -1,18 +1,48 @@
 //! Which of a host's client certificates a server is shown: the first that it can accept, as Go's TLS chooses.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
 use rustls::sign::CertifiedKey;
 
+/// A client certificate, with those that vouch for it and its key. The key is that of the certificate, so the
+/// certificates alone tell one from another, and no hash is made of the key.
+#[derive(Clone, Debug)]
+pub(super) struct ClientCertificate(
+    /// Shared with the connections, so that the key is in memory once.
+    Arc<CertifiedKey>,
+);
+
 /// The client certificates of a host, in the order of its file.
 #[derive(Debug)]
-pub(super) struct ClientCertificates(Vec<Arc<CertifiedKey>>);
+pub(super) struct ClientCertificates(Vec<ClientCertificate>);
+
+impl ClientCertificate {
+    /// The caller has made sure that the key is that of the first certificate.
+    pub(super) fn new(certified: CertifiedKey) -> Self {
+        Self(Arc::new(certified))
+    }
+}
+
+impl PartialEq for ClientCertificate {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.cert == other.0.cert
+    }
+}
+
+impl Eq for ClientCertificate {}
+
+impl Hash for ClientCertificate {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.cert.hash(state);
+    }
+}
 
 impl ClientCertificates {
-    pub(super) fn new(certificates: Vec<CertifiedKey>) -> Self {
-        Self(certificates.into_iter().map(Arc::new).collect())
+    pub(super) fn new(certificates: Vec<ClientCertificate>) -> Self {
+        Self(certificates)
     }
 }
 
@@ -23,7 +53,8 @@ impl ResolvesClientCert for ClientCertificates {
         let fits = |certificate: &&Arc<CertifiedKey>| {
             certificate.key.choose_scheme(schemes).is_some() && is_of(certificate, authorities)
         };
-        self.0.iter().find(fits).or(self.0.first()).cloned()
+        let mut certificates = self.0.iter().map(|certificate| &certificate.0);
+        certificates.clone().find(fits).or(certificates.next()).cloned()
     }
 
     fn has_certs(&self) -> bool {
@@ -117,11 +148,8 @@ mod tests {
         // An intermediate's issuer counts as well.
         let certificate = one.issue(&PKCS_ED25519);
         below_two.cert.splice(0..0, certificate.cert.iter().cloned());
-        let ours = ClientCertificates::new(vec![
-            one.issue(&PKCS_ECDSA_P256_SHA256),
-            one.issue(&PKCS_ED25519),
-            below_two,
-        ]);
+        let certificates = [one.issue(&PKCS_ECDSA_P256_SHA256), one.issue(&PKCS_ED25519), below_two];
+        let ours = ClientCertificates::new(certificates.map(ClientCertificate::new).into());
         let (p256, ed25519) = (SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::ED25519);
         let rsa = SignatureScheme::RSA_PSS_SHA256;
         for (authorities, schemes, chosen) in [
@@ -136,18 +164,15 @@ mod tests {
         ] {
             let names: Vec<&[u8]> = authorities.iter().map(Vec::as_slice).collect();
             let found = ours.resolve(&names, &schemes).unwrap();
-            assert!(Arc::ptr_eq(&found, &ours.0[chosen]), "{authorities:?} {schemes:?}");
+            assert!(Arc::ptr_eq(&found, &ours.0[chosen].0), "{authorities:?} {schemes:?}");
         }
         // One of the first version is read as any other.
-        let old = ClientCertificates::new(vec![
-            one.issue(&PKCS_ED25519),
-            CertifiedKey::new(
-                vec![of_the_first_version(&two.issue(&PKCS_ED25519).cert[0])],
-                two.issue(&PKCS_ED25519).key,
-            ),
-        ]);
+        let below_two = two.issue(&PKCS_ED25519);
+        let below_two = CertifiedKey::new(vec![of_the_first_version(&below_two.cert[0])], below_two.key);
+        let certificates = [one.issue(&PKCS_ED25519), below_two];
+        let old = ClientCertificates::new(certificates.map(ClientCertificate::new).into());
         let found = old.resolve(&[&two.name()], &[ed25519]).unwrap();
-        assert!(Arc::ptr_eq(&found, &old.0[1]));
+        assert!(Arc::ptr_eq(&found, &old.0[1].0));
         let none = ClientCertificates::new(Vec::new());
         assert!(!none.has_certs() && none.resolve(&[], &[p256]).is_none());
     }
@@ -187,15 +212,15 @@ mod tests {
         let pem = format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", encode(&der));
         let path = std::path::Path::new("c.pem");
         let mut tls = Tls::default();
-        let file = format!("{pem}{}", key.serialize_pem()).into_bytes();
-        tls.add_client(path, file, None).unwrap();
+        let file = format!("{pem}{}", key.serialize_pem());
+        tls.add_client(path, file.as_bytes(), None).unwrap();
         let config = tls.config(&["http/1.1"]).unwrap();
         let shown = config.client_auth_cert_resolver.resolve(&[], &[SignatureScheme::ECDSA_NISTP256_SHA256]);
         assert_eq!(shown.unwrap().cert, [der]);
         // The key is compared in this version too.
         let other = KeyPair::generate().unwrap();
-        let file = format!("{pem}{}", other.serialize_pem()).into_bytes();
-        let error = tls.add_client(path, file, None).unwrap_err();
+        let file = format!("{pem}{}", other.serialize_pem());
+        let error = tls.add_client(path, file.as_bytes(), None).unwrap_err();
         assert!(error.to_string().contains("the key is not that of the certificate"), "{error}");
     }
 

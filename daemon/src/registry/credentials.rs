@@ -1,6 +1,5 @@
 //! Who is asking: the credentials of one pull, as the caller of the CRI gave them, and which registry they are for.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use base64::Engine as _;
@@ -12,9 +11,6 @@ use super::secret::Secret;
 /// Docker Hub's names. Its credentials are filed under the index name, its API answers at the third, and references
 /// say the first.
 const HUB_NAMES: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
-
-/// What stands for a secret that was taken out of a text.
-pub(super) const REDACTED: &str = "[redacted]";
 
 /// The fields of a CRI `AuthConfig`, unread; an empty field is an absent one.
 #[derive(Clone, Copy, Default)]
@@ -113,59 +109,9 @@ impl fmt::Debug for Credentials {
     }
 }
 
-impl Login {
-    /// `text` without the login, for messages of a peer that may quote what it was sent: as it is, in base64, or as a
-    /// form or a URL encodes it. The user's name is not a secret to the registry, but it is to readers of the log.
-    pub(super) fn scrub(&self, text: &str) -> String {
-        let (pair, parts) = match self {
-            Self::Anonymous => return text.to_owned(),
-            Self::Password { username, password } => {
-                (pair(username, password), vec![password.expose(), username.as_slice()])
-            }
-            Self::IdentityToken(secret) | Self::RegistryToken(secret) => {
-                (pair(b"", secret), vec![secret.expose()])
-            }
-        };
-        // The pair first: its base64 holds that of a part of it only by chance.
-        without([pair.as_slice()].into_iter().chain(parts), text)
-    }
-}
-
-/// `text` without these secrets, in any spelling that they may have been quoted in.
-pub(super) fn without<'a, S: AsRef<[u8]> + ?Sized + 'a>(
-    secrets: impl IntoIterator<Item = &'a S>,
-    text: &str,
-) -> String {
-    let secrets = secrets.into_iter().map(AsRef::as_ref).filter(|secret| !secret.is_empty());
-    let spellings = secrets.flat_map(spellings);
-    spellings.fold(text.to_owned(), |text, spelling| text.replace(&spelling, REDACTED))
-}
-
-/// How a secret comes to stand in a header, a form, a URL or a text.
-fn spellings(secret: &[u8]) -> [String; 4] {
-    let form = form([("", secret)]);
-    let form = form.trim_start_matches('=').to_owned();
-    [BASE64.encode(secret), form.replace('+', "%20"), form, String::from_utf8_lossy(secret).into_owned()]
-}
-
 /// `user:password`, as it is proved directly. A token stands for a password without a user.
-pub(super) fn pair(username: &[u8], secret: &Secret) -> Vec<u8> {
-    [username, b":", secret.expose()].concat()
-}
-
-/// The fields of a form, encoded.
-pub(super) fn form<'a>(fields: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> String {
-    /// What `latin` made the text of.
-    fn bytes(text: &str) -> Cow<'_, [u8]> {
-        text.chars().filter_map(|character| u8::try_from(character).ok()).collect()
-    }
-    // The URL library is the one at hand that writes forms; only the query is used. It takes texts, so each byte goes
-    // through it as the character of its number.
-    let latin = |value: &[u8]| value.iter().copied().map(char::from).collect::<String>();
-    let mut url = reqwest::Url::parse("http://form/").expect("it is a URL");
-    let fields = fields.into_iter().map(|(name, value)| (name, latin(value)));
-    url.query_pairs_mut().encoding_override(Some(&bytes)).extend_pairs(fields);
-    url.query().unwrap_or_default().to_owned()
+pub(super) fn pair(username: &[u8], password: &[u8]) -> Vec<u8> {
+    [username, b":", password].concat()
 }
 
 /// Docker writes `auth` padded, others do not; both are read.
@@ -293,27 +239,5 @@ mod tests {
             Credentials::new(Given { username: "canary-u", password: "canary-p", ..Given::default() });
         assert_eq!(format!("{:?}", credentials.as_ref().unwrap()), "Credentials(password)");
         assert!(!format!("{:?}", credentials.unwrap().login).contains("canary-p"));
-    }
-
-    #[test]
-    fn a_peer_that_quotes_a_login_is_not_quoted_with_it() {
-        let login = |given| Credentials::new(given).unwrap().login;
-        let password = login(Given { username: "bob&co", password: "p w/1+", ..Given::default() });
-        for quoted in
-            ["p w/1+", "p+w%2F1%2B", "p%20w%2F1%2B", "cCB3LzEr", "Ym9iJmNvOnAgdy8xKw==", "bob&co", "bob%26co"]
-        {
-            assert_eq!(password.scrub(&format!("no <{quoted}>")), "no <[redacted]>", "{quoted}");
-        }
-        let token = login(Given { identity_token: "t/k", ..Given::default() });
-        for quoted in ["t/k", "t%2Fk", "dC9r", "OnQvaw=="] {
-            assert_eq!(token.scrub(&format!("no <{quoted}>")), "no <[redacted]>", "{quoted}");
-        }
-        let latin = login(Given { auth: "dTp48A==", ..Given::default() });
-        for quoted in ["x%F0", "ePA=", "dTp48A==", "x\u{fffd}"] {
-            assert_eq!(latin.scrub(&format!("no <{quoted}>")), "no <[redacted]>", "{quoted}");
-        }
-        assert_eq!(Login::Anonymous.scrub("no"), "no");
-        // An empty password is everywhere.
-        assert_eq!(login(Given { username: "u", ..Given::default() }).scrub("no"), "no");
     }
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::credentials::{Login, decode, server_of};
-use super::hosts::line_of_flaw;
+use super::file_text::text_of;
 use super::secret::Secret;
 
 /// The name that Docker files credentials of its Hub under, and asks helpers for them.
@@ -84,11 +84,12 @@ impl CredentialsFile {
     pub(super) fn read(path: &Path) -> Result<Self, CredentialsFileError> {
         let bytes =
             fs::read(path).map_err(|source| CredentialsFileError::Read { path: path.into(), source })?;
-        let text = std::str::from_utf8(&bytes).map_err(|error| {
-            let line = line_of_flaw(&bytes, error);
-            CredentialsFileError::Content { path: path.into(), line, reason: "not UTF-8".into() }
+        let text = text_of(bytes).map_err(|line| CredentialsFileError::Content {
+            path: path.into(),
+            line,
+            reason: "not UTF-8".into(),
         })?;
-        Self::parse(path, text)
+        Self::parse(path, &text)
     }
 
     /// Reads a file's text.

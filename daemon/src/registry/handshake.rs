@@ -10,17 +10,15 @@ use rustls::client::{
     Tls13ClientSessionValue, verify_server_name,
 };
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, NamedGroup, OtherError, SignatureScheme,
 };
 use rustls_platform_verifier::Verifier;
 use webpki::{EndEntityCert, KeyUsage};
 
-use super::client_certificates::ClientCertificates;
+use super::client_certificates::{ClientCertificate, ClientCertificates};
 use super::dial;
 
 /// Sessions remembered for resumption; the library's own figure.
@@ -31,8 +29,8 @@ const SESSIONS: usize = 256;
 pub(super) struct Settings<'a> {
     /// Further authorities.
     pub(super) authorities: &'a [CertificateDer<'static>],
-    /// PEM of each client certificate with its key.
-    pub(super) clients: &'a [Vec<u8>],
+    /// Client certificates, in the order of preference.
+    pub(super) clients: &'a [ClientCertificate],
     /// Takes any certificate.
     pub(super) skip_verify: bool,
     /// The application protocols that are offered, best first.
@@ -49,15 +47,7 @@ impl Settings<'_> {
             let system = Verifier::new_with_extra_roots(authorities.clone(), provider.clone())?;
             Arc::new(Configured { system, authorities })
         };
-        let clients = self.clients.iter().map(|pem| {
-            let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| unread(&error))?;
-            // Not by the library's constructor that compares the two: it reads no certificate of the first version.
-            Ok::<_, Error>(CertifiedKey::new(
-                certificates(pem)?,
-                provider.key_provider.load_private_key(key)?,
-            ))
-        });
-        let clients = ClientCertificates::new(clients.collect::<Result<_, _>>()?);
+        let clients = ClientCertificates::new(self.clients.to_vec());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
@@ -67,15 +57,6 @@ impl Settings<'_> {
         config.resumption = Resumption::store(Arc::new(Sessions(ClientSessionMemoryCache::new(SESSIONS))));
         Ok(config)
     }
-}
-
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
-    CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| unread(&error))
-}
-
-/// They were read once before, when they came from their files.
-fn unread(error: &rustls::pki_types::pem::Error) -> Error {
-    Error::General(format!("a certificate or key cannot be read: {error}"))
 }
 
 /// The sessions to resume. A handshake begins with asking for one, which is the only sign of it that the library

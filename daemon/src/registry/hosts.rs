@@ -4,12 +4,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::str::Utf8Error;
 use std::time::Duration;
 
 use http::HeaderMap;
 
+use super::file_text::text_of;
 use super::hosts_toml::{self, HostsError, Reading};
+use super::secret::Secret;
 use super::tls::{Tls, TlsError};
 
 /// How long a connection may take to come about when the host's file does not say; containerd's figure.
@@ -114,9 +115,8 @@ pub(super) fn load(config_path: &[PathBuf], domain: &str) -> Result<Vec<Host>, H
 /// What one directory says of `domain`.
 pub(super) fn read(directory: &Path, domain: &str) -> Reading {
     let file = directory.join("hosts.toml");
-    let text = match fs::read(&file).map(String::from_utf8) {
-        Ok(Err(error)) => {
-            let line = line_of_flaw(error.as_bytes(), error.utf8_error());
+    let text = match fs::read(&file).map(text_of) {
+        Ok(Err(line)) => {
             return Err(HostsError::Content { path: file, line, reason: "not UTF-8".into() }).into();
         }
         Ok(Ok(text)) => Ok(text),
@@ -130,11 +130,6 @@ pub(super) fn read(directory: &Path, domain: &str) -> Reading {
         // An empty file counts as none.
         _ => certificates_only(directory, domain).into(),
     }
-}
-
-/// The line, counted from 1, in which bytes stop being UTF-8.
-pub(super) fn line_of_flaw(bytes: &[u8], error: Utf8Error) -> usize {
-    bytes[..error.valid_up_to()].split(|&byte| byte == b'\n').count()
 }
 
 /// The first directory there is. One that cannot be looked at is an error, as in containerd: it may hold the mirrors.
@@ -182,11 +177,12 @@ fn certificates_only(directory: &Path, domain: &str) -> Result<Vec<Host>, HostsE
     let mut host = Host::upstream(domain);
     for file in files {
         match file.extension().and_then(|extension| extension.to_str()) {
-            Some("crt") => contents(&file).and_then(|pem| host.tls.add_authorities(&file, &pem)),
+            Some("crt") => contents(&file).and_then(|pem| host.tls.add_authorities(&file, pem.expose())),
             Some("cert") => {
                 let path = file.with_extension("key");
-                contents(&path)
-                    .and_then(|key| host.tls.add_client(&file, contents(&file)?, Some((path, key))))
+                contents(&path).and_then(|key| {
+                    host.tls.add_client(&file, contents(&file)?.expose(), Some((&path, key.expose())))
+                })
             }
             _ => Ok(()),
         }
@@ -195,8 +191,9 @@ fn certificates_only(directory: &Path, domain: &str) -> Result<Vec<Host>, HostsE
     Ok(vec![host])
 }
 
-fn contents(path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|source| TlsError::Read { path: path.into(), source })
+/// A file that may hold a key.
+fn contents(path: &Path) -> Result<Secret, TlsError> {
+    fs::read(path).map(Secret::new).map_err(|source| TlsError::Read { path: path.into(), source })
 }
 
 /// Splits `host:port`; an IPv6 address keeps its brackets.

@@ -12,8 +12,9 @@ use reqwest::Url;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::credentials::REDACTED;
 use super::hosts::{Capabilities, Host, Scheme, split_port};
+use super::redaction::REDACTED;
+use super::secret::Secret;
 use super::tls::{Tls, TlsError};
 
 /// Why the configuration of a registry cannot be used.
@@ -274,7 +275,7 @@ impl File<'_> {
         if let Some(value) = table.get("ca") {
             for path in self.strings(value)? {
                 let (path, pem) = self.certificate(value, path)?;
-                tls.add_authorities(&path, &pem).map_err(|source| self.unusable(value, source))?;
+                tls.add_authorities(&path, pem.expose()).map_err(|source| self.unusable(value, source))?;
             }
         }
         let clients = match table.get("client") {
@@ -293,16 +294,17 @@ impl File<'_> {
                 }
             };
             let (path, pem) = self.certificate(client, certificate)?;
-            tls.add_client(&path, pem, key).map_err(|source| self.unusable(client, source))?;
+            let key = key.as_ref().map(|(path, pem)| (path.as_path(), pem.expose()));
+            tls.add_client(&path, pem.expose(), key).map_err(|source| self.unusable(client, source))?;
         }
         Ok(tls)
     }
 
-    /// A certificate file; a relative path starts at the directory of this one.
-    fn certificate(&self, value: &Value<'_>, path: &str) -> Result<(PathBuf, Vec<u8>), HostsError> {
+    /// A certificate file, which may hold a key; a relative path starts at the directory of this one.
+    fn certificate(&self, value: &Value<'_>, path: &str) -> Result<(PathBuf, Secret), HostsError> {
         let path = self.path.parent().unwrap_or(Path::new("")).join(path);
         match (self.read)(&path) {
-            Ok(pem) => Ok((path, pem)),
+            Ok(pem) => Ok((path, Secret::new(pem))),
             Err(source) => Err(self.unusable(value, TlsError::Read { path, source })),
         }
     }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::SigningKey;
+use secrecy::zeroize::Zeroize as _;
 use webpki::anchor_from_trusted_cert;
 
 /// From one line `-----BEGIN …` up to the next.
@@ -16,6 +17,23 @@ pub(super) struct Block<'a> {
     /// What it says that it holds.
     label: &'a str,
     text: &'a [u8],
+}
+
+/// Why a block is not what it says. Of a key nothing is told, since any of it could show some of the key.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockError {
+    /// The block is not PEM to its end, or not base64.
+    #[error("the certificate cannot be read: {0}")]
+    Encoding(pem::Error),
+    /// What it holds is no certificate of any version. Boxed, since the reason is large.
+    #[error("the block is no certificate: {0}")]
+    Certificate(Box<webpki::Error>),
+    /// The key needs a password.
+    #[error("the private key is encrypted, and nobody is there to tell its password")]
+    Encrypted,
+    /// The key cannot be read, or signs in a way that TLS does not know.
+    #[error("the private key cannot be read, or is of a kind that is not supported")]
+    Key,
 }
 
 /// The blocks of a file. What stands before and between them is for people.
@@ -45,28 +63,28 @@ impl Block<'_> {
     }
 
     /// The certificate, if it is one; of any version.
-    pub(super) fn certificate(&self) -> Result<CertificateDer<'static>, String> {
-        let der = CertificateDer::from_pem_slice(self.text)
-            .map_err(|error| format!("the certificate cannot be read: {error}"))?;
-        anchor_from_trusted_cert(&der).map_err(|error| format!("the block is no certificate: {error}"))?;
+    pub(super) fn certificate(&self) -> Result<CertificateDer<'static>, BlockError> {
+        let der = CertificateDer::from_pem_slice(self.text).map_err(BlockError::Encoding)?;
+        anchor_from_trusted_cert(&der).map_err(|error| BlockError::Certificate(error.into()))?;
         Ok(der)
     }
 
     /// The private key, if it is one that can sign. Never shows any of it.
-    pub(super) fn key(&self) -> Result<Arc<dyn SigningKey>, String> {
+    pub(super) fn key(&self) -> Result<Arc<dyn SigningKey>, BlockError> {
         let encrypted = self.label.starts_with("ENCRYPTED")
             || self.text.windows(ENCRYPTED.len()).any(|text| text == ENCRYPTED);
         if encrypted {
-            return Err("the private key is encrypted, and nobody is there to tell its password".into());
+            return Err(BlockError::Encrypted);
         }
-        let key = PrivateKeyDer::from_pem_slice(self.text).map_err(|_| UNREADABLE.to_owned())?;
-        aws_lc_rs::default_provider().key_provider.load_private_key(key).map_err(|_| UNREADABLE.to_owned())
+        let mut key = PrivateKeyDer::from_pem_slice(self.text).map_err(|_| BlockError::Key)?;
+        let signing = any_supported_type(&key).map_err(|_| BlockError::Key);
+        key.zeroize();
+        signing
     }
 }
 
 /// In the head of a key that the older way of OpenSSL encrypts.
 const ENCRYPTED: &[u8] = b"Proc-Type: 4,ENCRYPTED";
-const UNREADABLE: &str = "the private key cannot be read, or is of a kind that is not supported";
 
 #[cfg(test)]
 mod tests {
@@ -90,7 +108,7 @@ mod tests {
             ("-----BEGIN CERTIFICATE-----\ncanary!\n-----END CERTIFICATE-----", "cannot be read"),
             ("-----BEGIN CERTIFICATE-----\nY2FuYXJ5\n", "cannot be read"),
         ] {
-            let error = blocks(text.as_bytes())[0].certificate().unwrap_err();
+            let error = blocks(text.as_bytes())[0].certificate().unwrap_err().to_string();
             assert!(error.contains(expected) && !error.contains("anary"), "{error}");
         }
         for (text, expected) in [
@@ -98,7 +116,7 @@ mod tests {
             ("-----BEGIN ENCRYPTED PRIVATE KEY-----\nY2FuYXJ5\n", "is encrypted"),
             ("-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nY2FuYXJ5\n", "is encrypted"),
         ] {
-            let error = blocks(text.as_bytes())[0].key().unwrap_err();
+            let error = blocks(text.as_bytes())[0].key().unwrap_err().to_string();
             assert!(error.contains(expected) && !error.contains("anary"), "{error}");
         }
     }

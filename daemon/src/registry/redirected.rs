@@ -41,8 +41,8 @@ impl Session<'_> {
             self.access.retract(&proof);
         }
         answer.from_origin = false;
-        answer.secrets.extend(secrets);
-        answer.proved = Some(login);
+        answer.secrets.add_all(secrets);
+        answer.secrets.add_login(&login);
         Ok(answer)
     }
 }

@@ -5,8 +5,11 @@ use std::hash::{Hash, Hasher};
 
 use secrecy::{ExposeSecret, SecretSlice};
 
-/// A password or token: bytes, since the passwords that registries take need not be UTF-8. `secrecy` wipes it on drop; equality and hash are added because credentials key the token
-/// cache: two callers with different passwords must never share a token.
+use super::redaction::REDACTED;
+
+/// A password, a token, or a file that may hold a private key: bytes, since the passwords that registries take need not
+/// be UTF-8. `secrecy` wipes it on drop; equality and hash are added because credentials key the token cache: two
+/// callers with different passwords must never share a token.
 #[derive(Clone)]
 pub(super) struct Secret(SecretSlice<u8>);
 
@@ -37,6 +40,6 @@ impl Hash for Secret {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[redacted]")
+        f.write_str(REDACTED)
     }
 }

@@ -5,18 +5,20 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use rustls::pki_types::CertificateDer;
+use rustls::sign::CertifiedKey;
 use webpki::{anchor_from_trusted_cert, spki_for_anchor};
 
+use super::client_certificates::ClientCertificate;
 use super::handshake::Settings;
-use super::pem::{Block, blocks};
+use super::pem::{Block, BlockError, blocks};
 
 /// What a host's TLS connections are made with. The system's authorities always count; nothing here removes them.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Tls {
     /// Further authorities.
     authorities: Vec<CertificateDer<'static>>,
-    /// PEM of each client certificate with its key, in the order of writing.
-    clients: Vec<Vec<u8>>,
+    /// Client certificates, in the order of writing.
+    clients: Vec<ClientCertificate>,
     /// What of their files is passed over, and where it stands.
     pub(super) passed_over: Vec<String>,
     /// Takes any certificate.
@@ -43,14 +45,14 @@ pub enum TlsError {
         what: &'static str,
     },
     /// A block of the file is not what it says.
-    #[error("{path}:{line}: {reason}")]
+    #[error("{path}:{line}: {flaw}")]
     Block {
         /// The file.
         path: PathBuf,
         /// Where the block begins, counted from 1.
         line: usize,
         /// What is wrong with it.
-        reason: String,
+        flaw: BlockError,
     },
     /// Certificate and key are of two pairs.
     #[error("{key}:{line}: the key is not that of the certificate in {path}")]
@@ -75,7 +77,7 @@ impl Tls {
                     usable = true;
                     self.authorities.push(certificate);
                 }
-                Err(reason) => faults.push(TlsError::at(path, &block, reason)),
+                Err(flaw) => faults.push(TlsError::at(path, &block, flaw)),
             }
         }
         if !usable {
@@ -86,35 +88,32 @@ impl Tls {
         Ok(())
     }
 
-    /// Adds the client certificate that the file at `path` holds, its key either in the same file or in `key`. Whether
-    /// it is valid, and of which version, is for the host to judge.
+    /// Adds the client certificate that the file at `path` holds, with the first key of the file `key`, or where there is
+    /// none, of its own. Whether it is valid, and of which version, is for the host to judge.
     pub(super) fn add_client(
         &mut self,
         path: &Path,
-        mut pem: Vec<u8>,
-        key: Option<(PathBuf, Vec<u8>)>,
+        pem: &[u8],
+        key: Option<(&Path, &[u8])>,
     ) -> Result<(), TlsError> {
         let missing = |path: &Path, what| TlsError::Pem { path: path.into(), what };
         let mut chain = Vec::new();
-        for block in blocks(&pem).into_iter().filter(Block::is_certificate) {
-            chain.push(block.certificate().map_err(|reason| TlsError::at(path, &block, reason))?);
+        for block in blocks(pem).into_iter().filter(Block::is_certificate) {
+            chain.push(block.certificate().map_err(|flaw| TlsError::at(path, &block, flaw))?);
         }
         let certificate = chain.first().ok_or_else(|| missing(path, "client certificate"))?;
-        let (key_path, key_pem) = key.as_ref().map_or((path, &pem), |(path, pem)| (path, pem));
+        let (key_path, key_pem) = key.unwrap_or((path, pem));
         let block = blocks(key_pem).into_iter().find(Block::is_key);
         let block = block.ok_or_else(|| missing(key_path, "private key"))?;
-        let signing = block.key().map_err(|reason| TlsError::at(key_path, &block, reason))?;
+        let signing = block.key().map_err(|flaw| TlsError::at(key_path, &block, flaw))?;
         // Read as an authority would be, since that is the reader which knows all versions.
         let public = anchor_from_trusted_cert(certificate).map(|anchor| spki_for_anchor(&anchor)).ok();
-        if signing.public_key().is_some_and(|key| public.is_some_and(|public| public != key)) {
+        if signing.public_key() != public {
             let (path, key, line) = (path.into(), key_path.into(), block.line);
             return Err(TlsError::Mismatch { path, key, line });
         }
-        if let Some((_, mut key)) = key {
-            pem.push(b'\n');
-            pem.append(&mut key);
-        }
-        self.clients.push(pem);
+        // Not by the library's constructor that compares the two: it reads no certificate of the first version.
+        self.clients.push(ClientCertificate::new(CertifiedKey::new(chain, signing)));
         Ok(())
     }
 
@@ -148,8 +147,8 @@ impl Tls {
 }
 
 impl TlsError {
-    fn at(path: &Path, block: &Block<'_>, reason: String) -> Self {
-        Self::Block { path: path.into(), line: block.line, reason }
+    fn at(path: &Path, block: &Block<'_>, flaw: BlockError) -> Self {
+        Self::Block { path: path.into(), line: block.line, flaw }
     }
 }
 
@@ -160,5 +159,52 @@ impl fmt::Debug for Tls {
             .field("clients", &self.clients.len())
             .field("skip_verify", &self.skip_verify)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+    use rustls::SignatureScheme;
+
+    use super::*;
+
+    /// A certificate and its key in PEM form.
+    fn issued() -> (rcgen::Certificate, String) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(["node".to_owned()]).unwrap();
+        (params.self_signed(&key).unwrap(), key.serialize_pem())
+    }
+
+    fn added(certificate: &str, key: &str) -> Result<Tls, TlsError> {
+        let mut tls = Tls::default();
+        let key = (Path::new("c.key"), key.as_bytes());
+        tls.add_client(Path::new("c.pem"), certificate.as_bytes(), Some(key))?;
+        Ok(tls)
+    }
+
+    #[test]
+    fn each_of_two_files_gives_what_it_is_named_for_alone() {
+        let ((ours, key), (other, other_key)) = (issued(), issued());
+        let certificate = format!("{other_key}{}", ours.pem());
+        let tls = added(&certificate, &format!("{}{key}{other_key}", other.pem())).unwrap();
+        let resolver = tls.config(&[]).unwrap().client_auth_cert_resolver;
+        let shown = resolver.resolve(&[], &[SignatureScheme::ECDSA_NISTP256_SHA256]).unwrap();
+        assert_eq!(shown.cert, [ours.der().clone()]);
+        let public = anchor_from_trusted_cert(ours.der()).map(|anchor| spki_for_anchor(&anchor)).unwrap();
+        assert_eq!(shown.key.public_key().unwrap(), public);
+        // The key that counts is compared, whatever else there is.
+        let error = added(&format!("{key}{}", ours.pem()), &other_key).unwrap_err();
+        assert!(matches!(error, TlsError::Mismatch { line: 1, .. }), "{error}");
+    }
+
+    #[test]
+    fn the_same_files_make_the_same_settings_and_others_do_not() {
+        let ((ours, key), (other, other_key)) = (issued(), issued());
+        let one = added(&ours.pem(), &key).unwrap();
+        assert!(one == added(&ours.pem(), &key).unwrap());
+        assert!(one != added(&other.pem(), &other_key).unwrap());
+        assert!(one != added(&format!("{}{}", ours.pem(), other.pem()), &key).unwrap());
+        assert!(one != Tls::default());
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use base64::Engine as _;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use reqwest::Url;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::credentials::{Login, form, pair};
+use super::credentials::{Login, pair};
 use super::failure::{Failure, Refusal, redacted};
-use super::hidden::{hidden, secrets_of};
 use super::kept::Timed;
 use super::message::message_of;
 use super::secret::Secret;
@@ -89,7 +89,7 @@ impl Order {
         let scopes = self.scopes.join(" ");
         fields.extend(self.service.as_deref().map(|service| ("service", service.as_bytes())));
         fields.push(("scope", scopes.as_bytes()));
-        Some(form(fields))
+        Some(form(&fields))
     }
 
     /// The URL of the GET: the realm with its own query, and ours after it.
@@ -108,8 +108,8 @@ impl Order {
         let body = answer.document(TOKEN_LIMIT).await?;
         if !status.is_success() {
             // What the realm's own query says is the registry's secret, or the token server's.
-            let realm = secrets_of(&self.realm);
-            let message = message_of(&body, |message| hidden(&realm, &answer.scrub(&self.login, message)));
+            answer.secrets.add_url(&self.realm);
+            let message = message_of(&body, |message| answer.scrub(&self.login, message));
             return Err(self.refused(&answer, status, message));
         }
         let json: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -136,6 +136,18 @@ impl Order {
     }
 }
 
+/// The fields of a form, of which only the values need encoding.
+fn form(fields: &[(&str, &[u8])]) -> String {
+    let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+    fields.join("&")
+}
+
+/// A value as it stands in a form (WHATWG URL, section 5.2), which is also how queries are written.
+pub(super) fn encoded(value: &[u8]) -> String {
+    const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'*').remove(b'-').remove(b'.').remove(b'_');
+    percent_encode(value, &ENCODED).to_string().replace("%20", "+")
+}
+
 /// Whether a token server does not take the form: it refuses it, or wants it sent to where it is not for.
 fn refuses_form(status: StatusCode) -> bool {
     status.is_redirection() || matches!(status.as_u16(), 400 | 401 | 404 | 405)
@@ -154,9 +166,9 @@ fn request(
 /// The header that proves a login directly; `None` for one without a secret that fits.
 pub(super) fn basic(login: &Login) -> Option<HeaderValue> {
     let pair = match login {
-        Login::Password { username, password } => pair(username, password),
+        Login::Password { username, password } => pair(username, password.expose()),
         // Token servers that only know GET take the token for a password without a user.
-        Login::IdentityToken(token) => pair(b"", token),
+        Login::IdentityToken(token) => pair(b"", token.expose()),
         Login::Anonymous | Login::RegistryToken(_) => return None,
     };
     let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
@@ -204,7 +216,10 @@ mod tests {
             realm: "http://t.test/a?x=1".parse().unwrap(),
             service: Some("a b&c".into()),
             scopes: vec!["repository:a/b:pull,push".into(), "s".into()],
-            login: Login::Password { username: "u&".into(), password: Secret::new("p=é") },
+            login: Login::Password {
+                username: "u&~*-._".into(),
+                password: Secret::new(b"p =\xe9%20".as_slice()),
+            },
         };
         assert_eq!(
             order.query().as_str(),
@@ -212,7 +227,7 @@ mod tests {
         );
         assert_eq!(
             order.form().unwrap(),
-            "client_id=drayd&grant_type=password&username=u%26&password=p%3D%C3%A9&service=a+b%26c\
+            "client_id=drayd&grant_type=password&username=u%26%7E*-._&password=p+%3D%E9%2520&service=a+b%26c\
              &scope=repository%3Aa%2Fb%3Apull%2Cpush+s"
         );
     }

@@ -13,9 +13,9 @@ use reqwest::{Client, Response, Url};
 use super::credentials::Login;
 use super::dial::{self, DialLayer};
 use super::failure::{Failure, innermost, redacted};
-use super::hidden::{decoded, hidden, secrets_in, secrets_of};
 use super::hosts::DIAL_TIMEOUT;
 use super::proxies::Proxies;
+use super::redaction::{Secrets, unescaped};
 use super::retry_after;
 use super::secret::Secret;
 use super::tls::Tls;
@@ -71,9 +71,7 @@ pub(super) struct Answer {
     pub(super) response: Response,
     /// What was sent that is to be kept out of what the host says of it: proofs, headers, and what is hidden in the
     /// URLs of redirects.
-    pub(super) secrets: Vec<Secret>,
-    /// What was proved by it, when that is not the login of the session.
-    pub(super) proved: Option<Login>,
+    pub(super) secrets: Secrets,
 }
 
 /// The HTTP clients of the process.
@@ -149,7 +147,8 @@ impl Wire {
         let Request { mut method, url: first, headers, mut origin_headers, mut body, transport } = request;
         let mut url = first.clone();
         let mut from_origin = true;
-        let mut secrets = secrets_in(&origin_headers);
+        let mut secrets = Secrets::default();
+        secrets.add_headers(&origin_headers);
         for _ in 0..=REDIRECTS {
             // Once elsewhere, always elsewhere: another host must not choose what is asked in the caller's name.
             from_origin &= url.origin() == first.origin();
@@ -166,7 +165,7 @@ impl Wire {
             let response = self.once(&method, &url, headers, body.clone(), &transport).await?;
             match redirect(&method, &url, &response)? {
                 Some(next) if body.is_none() => {
-                    secrets.extend(secrets_of(&next));
+                    secrets.add_url(&next);
                     url = next;
                 }
                 // A form holds secrets: it goes to the origin that it is for, and nowhere else.
@@ -177,11 +176,11 @@ impl Wire {
                         (method, body) = (Method::GET, None);
                         origin_headers.remove(CONTENT_TYPE);
                     }
-                    secrets.extend(secrets_of(&next));
+                    secrets.add_url(&next);
                     url = next;
                 }
                 _ => {
-                    return Ok(Answer { method, url, from_origin, response, secrets, proved: None });
+                    return Ok(Answer { method, url, from_origin, response, secrets });
                 }
             }
         }
@@ -241,8 +240,8 @@ impl Wire {
 
 /// The header that proves the user and password in a proxy's URL to it.
 fn login_of(proxy: &Url) -> Option<HeaderValue> {
-    let (username, password) = (decoded(proxy.username()), decoded(proxy.password().unwrap_or_default()));
-    let login = Login::Password { username: username.into(), password: Secret::new(password) };
+    let password = Secret::new(unescaped(proxy.password().unwrap_or_default()));
+    let login = Login::Password { username: unescaped(proxy.username()), password };
     (!proxy.username().is_empty()).then(|| token::basic(&login)).flatten()
 }
 
@@ -255,9 +254,9 @@ impl Answer {
     /// `text` of the host without what proved `login` to it and all else that was sent in confidence, in any spelling
     /// that it may have been sent in.
     pub(super) fn scrub(&self, login: &Login, text: &str) -> String {
-        let text = hidden(&self.secrets, text);
-        let text = self.proved.as_ref().map_or_else(|| text.clone(), |proved| proved.scrub(&text));
-        login.scrub(&text)
+        let mut secrets = self.secrets.clone();
+        secrets.add_login(login);
+        secrets.hide(text)
     }
 
     /// How long the host asks to be left alone, if it does.

@@ -141,7 +141,7 @@ async fn a_missing_tag_on_a_plain_host_comes_before_the_tls_failure_of_the_regis
 async fn a_client_certificate_is_shown_to_the_host_that_it_is_configured_for() {
     let (site, clients) = (Authority::new("site"), Authority::new("clients"));
     let issued = site.issue(&["127.0.0.1"]);
-    let client = clients.issue(&["node"]);
+    let (client, other) = (clients.issue(&["node"]), clients.issue(&["node"]));
     let secure = Secure::start("127.0.0.1:0", &issued, Some(&clients), open).await;
     let hosts = Hosts::new();
     let directory = hosts.write("reg.test", "");
@@ -151,15 +151,26 @@ async fn a_client_certificate_is_shown_to_the_host_that_it_is_configured_for() {
         ("c.pem", client.certificate.clone()),
         ("c.key", client.key.clone()),
         ("both.pem", format!("{}{}", client.certificate, client.key)),
+        ("mixed.pem", format!("{}{}", other.key, client.certificate)),
+        ("mixed.key", format!("{}{}", other.certificate, client.key)),
     ] {
         std::fs::write(directory.join(name), contents).unwrap();
     }
-    let registry = hosts.registry();
-    for pair in ["[['c.pem', 'c.key']]", "'both.pem'", "['both.pem']", "[['both.pem', '']]"] {
+    for pair in [
+        "[['c.pem', 'c.key']]",
+        "'both.pem'",
+        "['both.pem']",
+        "[['both.pem', '']]",
+        "[['mixed.pem', 'mixed.key']]",
+    ] {
         let text = format!("server = 'https://{}'\nca = 'ca.pem'\nclient = {pair}", secure.authority());
         hosts.write("reg.test", &text);
-        everything(&registry, &repository, &anonymous()).await.unwrap();
+        // Anew, so that each makes a handshake of its own.
+        everything(&hosts.registry(), &repository, &anonymous()).await.unwrap();
     }
+    // No connection outlives the settings that it was made with.
+    let registry = hosts.registry();
+    everything(&registry, &repository, &anonymous()).await.unwrap();
     assert!(secure.seen().iter().all(|seen| seen.client.as_deref() == Some(client.der())));
     hosts.write("reg.test", &format!("server = 'https://{}'\nca = 'ca.pem'", secure.authority()));
     let error = registry.resolve(&repository, "1", &anonymous()).await.unwrap_err();
