@@ -13,6 +13,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
+use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::leases::Collect;
 use crate::containerd::snapshots::Usage;
 use crate::containerd::{self, Containerd, Snapshotter};
@@ -39,7 +42,7 @@ const READ_WITHIN: Duration = Duration::from_secs(60);
 /// For the records of a pull to be looked at; whoever asks for images waits for their events anyway.
 const PULLED_WITHIN: Duration = Duration::from_secs(5);
 /// For a snapshotter that is not the default one. What it was measured until then is known the next time.
-const MEASURED_WITHIN: Duration = Duration::from_secs(5);
+const MEASURED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why images cannot be told.
 #[derive(Debug, thiserror::Error)]
@@ -62,8 +65,8 @@ pub enum Error {
          proxy_plugins section"
     )]
     NoRoot(Snapshotter),
-    /// The content store has other bytes than those that an image was read from.
-    #[error("the image config {0} in containerd's content store is damaged: pull the image again")]
+    /// The content store has other bytes than those that an image was read from, or none.
+    #[error("the image config {0} in containerd's content store is damaged or gone: pull the image again")]
     Damaged(Digest),
     /// A caller gave the first digits of an image ID, and too few.
     #[error("`{given}` is the start of {count} image IDs: give more of its digits")]
@@ -191,7 +194,12 @@ impl Images {
     pub async fn details(&self, image: &Image) -> Result<Details, Error> {
         let table = self.node.table().await?;
         let top = image.inspected.chain.as_ref();
-        let config = self.containerd.read_blob(&image.inspected.id, MAX_CONFIG).await?;
+        let config = match self.containerd.read_blob(&image.inspected.id, MAX_CONFIG).await {
+            Err(error) if error.kind() == containerd::Kind::NotFound => {
+                return Err(Error::Damaged(image.inspected.id.clone()));
+            }
+            config => config?,
+        };
         if !image.inspected.id.matches(&config) {
             return Err(Error::Damaged(image.inspected.id.clone()));
         }
@@ -237,26 +245,29 @@ impl Images {
             mountpoint: self.default_root(table).await?,
             usage: self.usage.total(&self.containerd, &table.default).await?,
         }];
-        for loaded in table.loaded.iter().filter(|loaded| loaded.name != table.default) {
-            // One that does not say where it is, or does not answer, takes nothing from those that do.
-            let Some(root) = &loaded.root else { continue };
-            let usage = self.usage.total(&self.containerd, &loaded.name);
-            match tokio::time::timeout(MEASURED_WITHIN, usage).await {
-                Ok(Ok(Usage { bytes: 0, inodes: 0 })) => {}
-                Ok(Ok(usage)) => {
-                    filesystems.push(FilesystemUse { mountpoint: root.display().to_string(), usage });
-                }
-                Ok(Err(error)) => {
-                    tracing::debug!(snapshotter = %loaded.name, %error, "a snapshotter cannot be measured");
-                }
-                Err(_) => tracing::debug!(snapshotter = %loaded.name, "a snapshotter is slow to be measured"),
-            }
-        }
+        let others = table.loaded.iter().filter(|loaded| loaded.name != table.default);
+        let others = join_all(others.map(|loaded| self.measure_beside(loaded))).await;
+        filesystems.extend(others.into_iter().flatten());
         if let Some(root) = &table.content_root {
             let usage = self.containerd.content_usage().await?;
             filesystems.push(FilesystemUse { mountpoint: root.display().to_string(), usage });
         }
         Ok(filesystems)
+    }
+
+    /// A snapshotter that is not the default one, if it has images. One that does not say where it is, or does not answer
+    /// at once, takes nothing from those that do.
+    async fn measure_beside(&self, loaded: &LoadedSnapshotter) -> Option<FilesystemUse> {
+        let root = loaded.root.as_ref()?;
+        let usage = self.usage.total(&self.containerd, &loaded.name);
+        match tokio::time::timeout(MEASURED_WITHIN, usage).await {
+            Ok(Ok(Usage { bytes: 0, inodes: 0 })) => None,
+            Ok(Ok(usage)) => Some(FilesystemUse { mountpoint: root.display().to_string(), usage }),
+            failed => {
+                tracing::debug!(snapshotter = %loaded.name, ?failed, "a snapshotter cannot be measured");
+                None
+            }
+        }
     }
 
     async fn default_root(&self, table: &Table) -> Result<String, Error> {

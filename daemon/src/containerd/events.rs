@@ -82,7 +82,7 @@ impl Marker {
         let message = PublishRequest { topic: self.topic.clone(), event: Some(event) };
         let containerd = &self.containerd;
         let published = EventsClient::new(containerd.channel()).publish(containerd.request(message)).await;
-        published.map(drop).map_err(|status| Error::new("publish an event", &self.topic, &status))
+        published.map(drop).map_err(|status| Error::new("take in events", "", &status))
     }
 
     /// Subscribes to the image records of the namespace and to these marks, and returns once containerd has begun to

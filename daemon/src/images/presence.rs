@@ -2,12 +2,16 @@
 //! the snapshotter itself each time, since nobody tells of snapshots that go.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use crate::containerd::{Containerd, Error, Snapshotter, labels};
 use crate::node::snapshotter::{Table, WantedHandler};
 use crate::oci::ChainId;
+
+/// For a snapshotter that is one of several to be asked; crictl waits 2 s for all.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// Where an image is to be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,14 +63,14 @@ impl Presence {
         found.into_iter().chain([in_default]).find(Result::is_err).unwrap_or(Ok(false))
     }
 
-    /// The snapshotters that have the chain. One that does not answer does not have it.
+    /// The snapshotters that have the chain. One that does not answer at once does not have it.
     pub(super) async fn snapshotters(&self, table: &Table, top: Option<&ChainId>) -> Vec<Snapshotter> {
         let asked = table.loaded.iter().map(async |loaded| {
-            let found = self.is_in(&loaded.name, top).await;
-            if let Err(error) = &found {
-                tracing::debug!(snapshotter = %loaded.name, %error, "cannot ask a snapshotter for an image");
+            let found = tokio::time::timeout(AT_ONCE, self.is_in(&loaded.name, top)).await;
+            if !matches!(found, Ok(Ok(_))) {
+                tracing::debug!(snapshotter = %loaded.name, ?found, "cannot ask a snapshotter for an image");
             }
-            found.unwrap_or_default().then(|| loaded.name.clone())
+            matches!(found, Ok(Ok(true))).then(|| loaded.name.clone())
         });
         join_all(asked).await.into_iter().flatten().collect()
     }

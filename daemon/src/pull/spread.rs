@@ -15,7 +15,7 @@ use crate::fetch::Meter;
 use crate::unpack::{Context, LayerOutcome};
 
 /// For all snapshotters together. Sandbox images have less than a megabyte, and whoever asked for this one waits.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 impl Puller {
     /// Unpacks the image of `plan`, which is recorded, into the other snapshotters as well. What fails there fails no
