@@ -56,6 +56,28 @@ async fn endless_and_odd_redirects_end_as_unusable_answers() {
 }
 
 #[tokio::test]
+async fn what_ten_redirects_hide_is_kept_out_of_a_refusal_and_adds_nothing_to_it() {
+    let words = format!("canary-signature-9 {}", "denied, d. ".repeat(5900));
+    let body = format!(r#"{{"errors":[{{"message":"{words}"}}]}}"#);
+    let fake = Fake::start_counting(move |request, count| {
+        let here = request.header("host").unwrap();
+        let next = format!("http://e:d@{here}/{count}?sig=canary-signature-{count}&e=d");
+        match count {
+            0..10 => Reply::status(307).header("location", &next),
+            _ => Reply { status: 403, ..Reply::ok(&body) },
+        }
+    })
+    .await;
+    let (house, _directory) = direct(&fake);
+    let error =
+        read(&house, &repository(&fake), &blob_of(b"x"), &Credentials::anonymous()).await.unwrap_err();
+    assert_eq!(fake.received().len(), 11);
+    let text = error.to_string();
+    assert!(text.contains("403 Forbidden: \"[redacted] denied, d. denied, d. "), "{text}");
+    assert!(text.len() < 1500 && text.matches("[redacted]").count() == 1, "{text}");
+}
+
+#[tokio::test]
 async fn html_is_refused_by_name_and_not_shown() {
     let fake =
         Fake::start(|_| Reply::ok("<html>canary-token</html>").header("content-type", "text/html")).await;
