@@ -16,6 +16,7 @@ use crate::node::snapshotter::UnknownHandler;
 use crate::node::{self, Node};
 use crate::pull::{self, Puller};
 use crate::registry::{self, Registry};
+use crate::unpack::Engine;
 
 /// How long calls in progress may take to end after SIGTERM: below systemd's own 90 s, after which it kills.
 const DRAIN: Duration = Duration::from_secs(60);
@@ -112,6 +113,10 @@ fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Resu
     let settings = pull::Config {
         progress_timeout: config.pull.progress_timeout,
         keep_layers: config.unpack.keep_layers,
+        engine: match config.unpack.engine {
+            config::Engine::Auto | config::Engine::Differ => Engine::Differ,
+            config::Engine::Direct => Engine::Direct,
+        },
     };
     Ok(Puller::new(settings, containerd.clone(), node.clone(), fetcher))
 }

@@ -26,7 +26,7 @@ use crate::node::Node;
 use crate::node::snapshotter::Choice;
 use crate::oci::Platform;
 use crate::registry::Repository;
-use crate::unpack::{Context, Unpacker};
+use crate::unpack::{Context, Engine, Unpacker};
 use call::{Call, Tally};
 use inflight::{Inflight, Key, Share};
 use lease::Leases;
@@ -40,6 +40,8 @@ pub struct Config {
     pub progress_timeout: Option<Duration>,
     /// Whether layer blobs stay in the content store once they are unpacked.
     pub keep_layers: bool,
+    /// Who writes the files of layers.
+    pub engine: Engine,
 }
 
 /// A pull that is going to be done.
@@ -73,14 +75,14 @@ impl Puller {
     pub fn new(config: Config, containerd: Containerd, node: Node, fetcher: Fetcher) -> Self {
         let fetcher = Arc::new(fetcher);
         Self {
-            config,
             leases: Leases::new(containerd.clone()),
             containerd,
             node,
-            unpacker: Unpacker::new(Arc::clone(&fetcher)),
+            unpacker: Unpacker::new(Arc::clone(&fetcher), config.engine),
             fetcher,
             inflight: Inflight::default(),
             platform: Platform::host(),
+            config,
         }
     }
 

@@ -2,8 +2,12 @@
 //! when the snapshotter does not already have, or take over, that layer. Nothing is committed before its diff ID is
 //! proved.
 
+pub mod decompress;
+pub mod direct;
 mod prefetch;
 mod snapshot_key;
+pub mod tar;
+pub mod tree;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,11 +17,21 @@ use crate::containerd::snapshots::{Committed, Prepared, Snapshots};
 use crate::containerd::{self, Containerd, Kind, Mount, Snapshotter, labels};
 use crate::fetch::{self, Fetched, Fetcher, Meter, Source, Turns};
 use crate::oci::{ChainId, Descriptor, DiffId};
+use direct::{Failure, Place, Unfit};
 use prefetch::Prefetch;
 use snapshot_key::SnapshotKeys;
 
 /// How often a prepare may answer "exists" while the snapshot cannot be found (containerd's own bound).
 const PREPARE_ATTEMPTS: u32 = 3;
+
+/// Who writes the files of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// containerd's diff service.
+    Differ,
+    /// drayd itself, wherever it can; else containerd's diff service.
+    Direct,
+}
 
 /// One layer, ready to be unpacked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +53,7 @@ pub struct Layer {
 pub enum LayerOutcome {
     /// The snapshotter had it, or took it over.
     Exists,
-    /// Its blob was applied by containerd's differ.
+    /// Its blob was unpacked.
     Applied(Fetched),
 }
 
@@ -58,6 +72,16 @@ pub enum Error {
         snapshotter: Snapshotter,
         /// What containerd said.
         source: containerd::Error,
+    },
+    /// drayd could not write its files.
+    #[error("layer {layer} into {snapshotter}")]
+    Direct {
+        /// Digest of the layer's blob.
+        layer: String,
+        /// The snapshotter.
+        snapshotter: Snapshotter,
+        /// What failed.
+        source: direct::Error,
     },
     /// The unpacked bytes are not those that the image config promises.
     #[error("layer {layer} unpacks to {actual}, but the image config says {stated}: the image is broken")]
@@ -90,6 +114,8 @@ pub struct Unpacker {
     turns: Turns<(Snapshotter, ChainId)>,
     /// Names what is being filled.
     keys: SnapshotKeys,
+    /// By the configuration.
+    engine: Engine,
 }
 
 /// What all layers of one pull share.
@@ -106,9 +132,9 @@ pub struct Context {
 }
 
 impl Unpacker {
-    /// An unpacker that gets its blobs from `fetcher`.
-    pub fn new(fetcher: Arc<Fetcher>) -> Self {
-        Self { fetcher, turns: Turns::default(), keys: SnapshotKeys::default() }
+    /// An unpacker that gets its blobs from `fetcher` and has `engine` write their files.
+    pub fn new(fetcher: Arc<Fetcher>, engine: Engine) -> Self {
+        Self { fetcher, turns: Turns::default(), keys: SnapshotKeys::default(), engine }
     }
 
     /// Unpacks the stack and says what became of each layer, lowest first. Committed layers stay whatever comes, since
@@ -125,7 +151,7 @@ impl Unpacker {
         for (index, layer) in layers.iter().enumerate() {
             let turn = self.turns.take((snapshotter.name.clone(), layer.chain_id.clone()));
             let _turn = prefetch.beside(async { Ok(turn.await) }).await?;
-            let step = Step::new(context, snapshotter, layer, &self.keys);
+            let step = self.step(context, snapshotter, layer);
             let outcome = match step.prepare().await? {
                 None => {
                     prefetch.unneeded(index);
@@ -151,6 +177,16 @@ impl Unpacker {
         Ok(outcomes)
     }
 
+    fn step<'a>(
+        &'a self,
+        context: &'a Context,
+        snapshotter: &'a LoadedSnapshotter,
+        layer: &'a Layer,
+    ) -> Step<'a> {
+        let snapshots = context.containerd.snapshots(&snapshotter.name);
+        Step { context, snapshotter, layer, keys: &self.keys, engine: self.engine, snapshots }
+    }
+
     /// Fetches the layer's blob anew if what the content store has is not it. Boxed, as it is rare and large.
     async fn mend(&self, context: &Context, layer: &Layer) -> Result<bool, Error> {
         let Context { containerd, source, meter, .. } = context;
@@ -163,6 +199,7 @@ impl Error {
     fn may_lie_in_the_store(&self) -> bool {
         match self {
             Self::DiffId { .. } => true,
+            Self::Direct { source, .. } => !source.is_full_disk(),
             Self::Containerd { source, .. } => matches!(source.kind(), Kind::Failed | Kind::NotFound),
             Self::Fetch(_) | Self::Vanished { .. } => false,
         }
@@ -174,7 +211,7 @@ impl Error {
             Self::Containerd { source, .. } | Self::Fetch(fetch::Error::Containerd(source)) => {
                 source.is_away()
             }
-            Self::Fetch(_) | Self::DiffId { .. } | Self::Vanished { .. } => false,
+            Self::Fetch(_) | Self::Direct { .. } | Self::DiffId { .. } | Self::Vanished { .. } => false,
         }
     }
 }
@@ -191,20 +228,11 @@ struct Step<'a> {
     snapshotter: &'a LoadedSnapshotter,
     layer: &'a Layer,
     keys: &'a SnapshotKeys,
+    engine: Engine,
     snapshots: Snapshots,
 }
 
-impl<'a> Step<'a> {
-    fn new(
-        context: &'a Context,
-        snapshotter: &'a LoadedSnapshotter,
-        layer: &'a Layer,
-        keys: &'a SnapshotKeys,
-    ) -> Self {
-        let snapshots = context.containerd.snapshots(&snapshotter.name);
-        Self { context, snapshotter, layer, keys, snapshots }
-    }
-
+impl Step<'_> {
     /// Asks the snapshotter for the layer; `None` if it has it. Always a prepare, never a stat alone: a remote
     /// snapshotter takes a layer over only when it is asked for it.
     async fn prepare(&self) -> Result<Option<Active>, Error> {
@@ -230,10 +258,10 @@ impl<'a> Step<'a> {
     /// Fills the active snapshot and commits it; removes it if that fails.
     async fn fill(
         &self,
-        active: Active,
+        mut active: Active,
         fetched: impl Future<Output = Fetched>,
     ) -> Result<LayerOutcome, Error> {
-        let filled = self.apply_and_commit(&active, fetched).await;
+        let filled = self.apply_and_commit(&mut active, fetched).await;
         // The lease is the second line: what cannot be removed now goes when it is deleted or expires.
         if filled.as_ref().is_err_and(|error| !error.containerd_is_away())
             && let Err(error) = self.snapshots.remove(&active.key).await
@@ -253,13 +281,12 @@ impl<'a> Step<'a> {
 
     async fn apply_and_commit(
         &self,
-        active: &Active,
+        active: &mut Active,
         fetched: impl Future<Output = Fetched>,
     ) -> Result<Fetched, Error> {
         let fetched = fetched.await;
         let containerd = &self.context.containerd;
-        let applied = containerd.apply(&self.layer.blob, active.mounts.clone()).await;
-        let actual = applied.map_err(|source| self.failed(source))?;
+        let Some(actual) = self.apply(active).await? else { return Ok(fetched) };
         if actual != self.layer.diff_id {
             let (layer, stated) = (self.layer.blob.digest.to_string(), self.layer.diff_id.clone());
             return Err(Error::DiffId { layer, stated, actual });
@@ -274,6 +301,45 @@ impl<'a> Step<'a> {
         let labelled = containerd.label_blob(&self.layer.blob.digest, HashMap::from([uncompressed])).await;
         labelled.map_err(|source| self.failed(source))?;
         Ok(fetched)
+    }
+
+    /// Writes the layer's files; the digest of what was written. `None` if somebody else has committed the layer
+    /// meanwhile.
+    async fn apply(&self, active: &mut Active) -> Result<Option<DiffId>, Error> {
+        if self.engine == Engine::Direct {
+            let reason = match self.write(active).await? {
+                Ok(diff_id) => return Ok(Some(diff_id)),
+                Err(reason) => reason,
+            };
+            let digest = &self.layer.blob.digest;
+            tracing::info!(%digest, "a layer is left to containerd's differ: {reason}");
+            if let Unfit::Rights(_) = reason {
+                // Something may have been written before it failed.
+                self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
+                let Some(fresh) = self.prepare().await? else { return Ok(None) };
+                *active = fresh;
+            }
+        }
+        let applied = self.context.containerd.apply(&self.layer.blob, active.mounts.clone()).await;
+        applied.map(Some).map_err(|source| self.failed(source))
+    }
+
+    /// By the direct engine, unless it cannot.
+    async fn write(&self, active: &Active) -> Result<Result<DiffId, Unfit>, Error> {
+        let place = match Place::of(&self.layer.blob, &active.mounts) {
+            Ok(place) => place,
+            Err(unfit) => return Ok(Err(unfit)),
+        };
+        match direct::write(&self.context.containerd, &self.layer.blob, place).await {
+            Ok(diff_id) => Ok(Ok(diff_id)),
+            Err(Failure::Unfit(unfit)) => Ok(Err(unfit)),
+            Err(Failure::Containerd(source)) => Err(self.failed(source)),
+            Err(Failure::Layer(source)) => {
+                let (layer, snapshotter) =
+                    (self.layer.blob.digest.to_string(), self.snapshotter.name.clone());
+                Err(Error::Direct { layer, snapshotter, source })
+            }
+        }
     }
 
     /// Somebody else committed the same chain meanwhile: theirs is as good, ours goes. It is prepared once more, which

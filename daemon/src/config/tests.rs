@@ -221,11 +221,10 @@ fn a_named_file_that_is_missing_is_an_error() {
 #[test]
 fn what_has_no_effect_is_warned_of() {
     assert_eq!(warnings(&Config::default()), Vec::<String>::new());
-    let text =
-        "[api]\nsocket = \"/run/a\"\n[metrics]\naddress = \"127.0.0.1:1\"\n[unpack]\nengine = \"direct\"";
+    let text = "[api]\nsocket = \"/run/a\"\n[metrics]\naddress = \"127.0.0.1:1\"";
     let warnings = warnings(&parse(text).unwrap());
-    assert_eq!(warnings.len(), 3);
-    for (warning, key) in warnings.iter().zip(["[api]", "[metrics]", "[unpack]"]) {
+    assert_eq!(warnings.len(), 2);
+    for (warning, key) in warnings.iter().zip(["[api]", "[metrics]"]) {
         assert!(warning.contains(key), "{warning}");
     }
 }

@@ -71,6 +71,11 @@ fn pull_code(error: &PullError) -> Code {
         }
         PullError::Unpack(unpack::Error::Containerd { source, .. })
         | PullError::Containerd { source, .. } => containerd_code(source),
+        PullError::Unpack(unpack::Error::Direct { source, .. }) if source.is_full_disk() => {
+            Code::ResourceExhausted
+        }
+        // As with containerd, which gives a layer that its differ refuses no code of its own.
+        PullError::Unpack(unpack::Error::Direct { .. }) => Code::Unknown,
         PullError::Unpack(unpack::Error::DiffId { .. }) => Code::DataLoss,
     }
 }
