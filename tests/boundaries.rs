@@ -17,7 +17,7 @@ const HOUSES: &[(&str, &[&str])] = &[
     ("pull", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack"]),
     ("images", &["cause", "oci", "containerd", "node"]),
     ("cri", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack", "pull", "images"]),
-    ("fuzz", &["oci", "registry", "cri"]),
+    ("fuzz", &["oci", "registry", "unpack", "cri"]),
     ("config", &["cri"]),
     ("telemetry", &["config"]),
     (

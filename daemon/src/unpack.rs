@@ -4,6 +4,7 @@
 
 pub mod decompress;
 pub mod direct;
+pub mod fuzz;
 mod prefetch;
 mod snapshot_key;
 pub mod tar;
