@@ -2,6 +2,7 @@
 //! the recipes' own source text, so that changing a recipe builds anew.
 
 mod nasty;
+mod random;
 mod recipes;
 
 use std::fs;
@@ -14,10 +15,13 @@ use serde_json::{Value, json};
 use crate::layer::{Compression, digest};
 use crate::{peers, push};
 
-const SOURCES: [&str; 4] = [
+pub use random::random;
+
+const SOURCES: [&str; 5] = [
     include_str!("images.rs"),
     include_str!("images/recipes.rs"),
     include_str!("images/nasty.rs"),
+    include_str!("images/random.rs"),
     include_str!("layer.rs"),
 ];
 

@@ -43,6 +43,11 @@ impl Meta {
         self
     }
 
+    /// Whether a change of owner takes something away: setuid and setgid bits.
+    pub(crate) fn is_special(&self) -> bool {
+        self.mode & 0o6000 != 0
+    }
+
     /// Carries an extended attribute.
     #[must_use]
     pub fn xattr(mut self, name: &str, value: &[u8]) -> Self {

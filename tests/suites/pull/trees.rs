@@ -1,10 +1,12 @@
 //! The unpacked filesystem equals the one that containerd's own pull makes.
 
+use std::env;
+
 use anyhow::{Context, Result, ensure};
 use drayd_tests::bed::Bed;
 use drayd_tests::containerd::NATIVE_HANDLER;
 use drayd_tests::drayd::Drayd;
-use drayd_tests::images::{Image, NASTY_UNDATED};
+use drayd_tests::images::{self, Image, NASTY_UNDATED};
 use drayd_tests::log::Event;
 use drayd_tests::peers::Release;
 use drayd_tests::suite::Suite;
@@ -25,38 +27,75 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
             // The differ cannot make the hard link of this one on an overlay, whoever asks.
             let links = &bed.images.links.name;
             let images = bed.images.all().into_iter().filter(|image| image.name != *links);
-            trees_are_equal(&bed, engine, images, None, "overlayfs").await
+            trees_are_equal(&bed, engine, images.map(known), None, "overlayfs").await
         });
         if release.maps_handlers() {
             suite.check(release, &format!("{sentence}_on_native"), async move |bed: Stage| {
-                let images = bed.images.all().into_iter();
+                let images = bed.images.all().into_iter().map(known);
                 trees_are_equal(&bed, engine, images, Some(NATIVE_HANDLER), "native").await
             });
         }
     }
+    suite.check(
+        release,
+        "the_direct_engine_makes_containerds_trees_of_stacks_at_random",
+        async |bed: Stage| random_trees_are_equal(&bed, None, "overlayfs").await,
+    );
+    if release.maps_handlers() {
+        let sentence = "the_direct_engine_makes_containerds_trees_of_stacks_at_random_on_native";
+        suite.check(release, sentence, async |bed: Stage| {
+            random_trees_are_equal(&bed, Some(NATIVE_HANDLER), "native").await
+        });
+    }
 }
 
-async fn trees_are_equal(
+/// An image, with the directories whose time no unpacking can know.
+type Known<'a> = (&'a Image, Vec<&'a str>);
+
+fn known(image: &Image) -> Known<'_> {
+    (image, NASTY_UNDATED.to_vec())
+}
+
+/// Images of random stacks, each of a seed of its own: `DRAYD_TEST_RANDOM_SEEDS`, as `100..200`, names others than the
+/// few that always run.
+async fn random_trees_are_equal(bed: &Bed, handler: Option<&str>, snapshotter: &str) -> Result<()> {
+    let seeds = match env::var("DRAYD_TEST_RANDOM_SEEDS") {
+        Err(_) => 0..4,
+        Ok(text) => {
+            let (first, end) = text.split_once("..").context("DRAYD_TEST_RANDOM_SEEDS is no range")?;
+            first.parse()?..end.parse()?
+        }
+    };
+    for seed in seeds {
+        let (image, undated) = images::random(seed)?;
+        image.push(bed.registry.address())?;
+        let image = [(&image, undated.iter().map(String::as_str).collect())];
+        trees_are_equal(bed, DIRECT, image.into_iter(), handler, snapshotter).await?;
+    }
+    Ok(())
+}
+
+async fn trees_are_equal<'a>(
     bed: &Bed,
     engine: &str,
-    images: impl Iterator<Item = &Image>,
+    images: impl Iterator<Item = Known<'a>>,
     handler: Option<&str>,
     snapshotter: &str,
 ) -> Result<()> {
     let drayd = stage::configured(bed, &format!("[unpack]\nengine = \"{engine}\"\n"), &[]).await?;
     let mut layers = 0;
     let (probe, containerd) = (bed.containerd.probe(), bed.containerd.cri());
-    for image in images {
+    for (image, undated) in images {
         let name = &image.name;
         pull(bed, &drayd, image, handler).await?;
-        let of_drayd = tree(bed, image, snapshotter).await?;
+        let of_drayd = tree(bed, image, &undated, snapshotter).await?;
         layers += image.layers.len();
         drayd.cri().remove(&image.config.digest).await?;
         probe.force_gc().await?;
         ensure!(probe.state().await?.snapshot(snapshotter, &image.chain_ids()[0]).is_none(), "{name} stays");
         let pulled = containerd.pull(&image.reference(bed.registry.address()), handler, None).await;
         pulled.with_context(|| format!("containerd cannot pull {name}"))?;
-        let of_containerd = tree(bed, image, snapshotter).await?;
+        let of_containerd = tree(bed, image, &undated, snapshotter).await?;
         containerd.remove(&image.config.digest).await?;
         probe.force_gc().await?;
         ensure!(of_drayd.entries.len() > 3, "{name} is empty: {of_drayd:?}");
@@ -76,8 +115,8 @@ fn written_directly(drayd: &Drayd) -> usize {
 }
 
 /// The tree without what two unpackings never have in common.
-async fn tree(bed: &Bed, image: &Image, snapshotter: &str) -> Result<Tree> {
+async fn tree(bed: &Bed, image: &Image, undated: &[&str], snapshotter: &str) -> Result<Tree> {
     let tree = Tree::of(&bed.containerd.probe(), snapshotter, &image.top_chain_id(), bed.run()).await?;
-    let dated = tree.without_times_of(&NASTY_UNDATED);
+    let dated = tree.without_times_of(undated);
     Ok(if snapshotter == "native" { dated.without_directory_times() } else { dated })
 }
