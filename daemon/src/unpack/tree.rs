@@ -8,6 +8,7 @@ mod name;
 mod root;
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -222,20 +223,20 @@ impl Tree {
         }
         for prefix in name::prefixes(&path) {
             self.imply(prefix).map_err(Error::step("create the directory", prefix))?;
+            self.removed.remove(prefix);
         }
         let directory = self.root.directory(&path).map_err(Error::step("find the directory", written))?;
         recent(path, directory)
     }
 
     /// Makes a directory that has no entry of its own yet, like the one that it hides.
-    fn imply(&mut self, path: &[u8]) -> Result<(), Errno> {
+    fn imply(&self, path: &[u8]) -> Result<(), Errno> {
         let (parent, base) = name::split(path);
         let above = self.root.directory(parent)?;
         match mkdirat(&above, base, Mode::from_raw_mode(0o755)) {
             Err(Errno::EXIST) => return Ok(()),
             made => made?,
         }
-        self.removed.remove(path);
         let made = self.root.directory(path)?;
         rustix::fs::fchmod(&made, Mode::from_raw_mode(0o755))?;
         for lower in &self.lowers {
@@ -302,6 +303,11 @@ impl Tree {
     ) -> Result<bool, Error> {
         let attributes = Attributes::of(entry, owner(entry)?, self.hides_overlay_attributes());
         let mut made = self.make(recent, base, entry);
+        if entry.kind == Kind::HardLink && made.as_ref().is_err_and(|error| *error == Errno::NOENT) {
+            self.bring_up(&entry.link)
+                .map_err(Error::step("copy the file that is linked to by", &entry.path))?;
+            made = self.make(recent, base, entry);
+        }
         let mut replaced = false;
         if made.as_ref().is_err_and(|error| *error == Errno::EXIST)
             && !(entry.kind == Kind::Directory && self.root.directory(&path).is_ok())
@@ -341,6 +347,43 @@ impl Tree {
         Ok(!replaced)
     }
 
+    /// Copies the target of a hard link up from the layer that has it, as the overlay filesystem does where the two are
+    /// linked on a mount. containerd fails on such a layer here, and takes it where all files are in one directory.
+    /// Only files: whatever else there may be is left, and the link fails.
+    fn bring_up(&self, target: &[u8]) -> Result<(), Errno> {
+        let (parent, base) = name::split(target);
+        let path = joined(&self.root.resolve(parent)?, base);
+        if self.removed.contains(&path) {
+            return Ok(());
+        }
+        let mut hidden = match lower::look(&self.root, &path)? {
+            lower::Look::Absent { opaque } => opaque,
+            lower::Look::File(_) | lower::Look::Other => return Ok(()),
+        };
+        for lower in &self.lowers {
+            match lower::look(&lower.0, &path)? {
+                _ if hidden => return Ok(()),
+                lower::Look::Absent { opaque } => hidden = opaque,
+                lower::Look::Other => return Ok(()),
+                lower::Look::File(file) => {
+                    let (parent, base) = name::split(&path);
+                    name::prefixes(parent).try_for_each(|prefix| self.imply(prefix))?;
+                    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+                    let directory = self.root.directory(parent)?;
+                    let mode = Mode::from_raw_mode(0o600);
+                    let mut copy = File::from(openat(&directory, base, flags | OFlags::CLOEXEC, mode)?);
+                    let copied = io::copy(
+                        &mut File::from(file.try_clone().map_err(|error| errno(&error))?),
+                        &mut copy,
+                    );
+                    copied.map_err(|error| errno(&error))?;
+                    return attributes::copy(file.as_fd(), copy.as_fd());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Creates the entry's file if there is none of its name; a regular one is open then.
     fn make(&self, recent: &Recent, base: &[u8], entry: &Entry) -> Result<Option<OwnedFd>, Errno> {
         let directory = recent.directory.as_fd();
@@ -357,8 +400,12 @@ impl Tree {
             Kind::Symlink => symlinkat(entry.link.as_slice(), directory, base)?,
             Kind::HardLink => {
                 let (parent, name) = name::split(&entry.link);
-                let parent = self.root.directory(&self.root.resolve(parent)?)?;
-                linkat(parent, name, directory, base, AtFlags::empty())?;
+                let parent = self.root.resolve(parent)?;
+                // What stands there then is the mark of the removal.
+                if self.removed.contains(&joined(&parent, name)) {
+                    return Err(Errno::NOENT);
+                }
+                linkat(self.root.directory(&parent)?, name, directory, base, AtFlags::empty())?;
             }
             Kind::CharacterDevice => special(FileType::CharacterDevice, entry.device)?,
             Kind::BlockDevice => special(FileType::BlockDevice, entry.device)?,
@@ -417,6 +464,11 @@ impl Tree {
     fn hides_overlay_attributes(&self) -> bool {
         self.removals == Removals::Overlay { user_attributes: true }
     }
+}
+
+/// The system's own number of an error; of one that is not the system's, that it failed.
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 /// Owner and group as the system has them: 32 bits, the highest of which means "leave it as it is". containerd up to

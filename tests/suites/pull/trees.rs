@@ -42,6 +42,9 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
         async |bed: Stage| random_trees_are_equal(&bed, None, "overlayfs").await,
     );
     if release.maps_handlers() {
+        let sentence =
+            "a_hard_link_into_a_lower_layer_is_on_an_overlay_what_containerd_makes_of_it_on_native";
+        suite.check(release, sentence, link_into_a_lower_layer);
         let sentence = "the_direct_engine_makes_containerds_trees_of_stacks_at_random_on_native";
         suite.check(release, sentence, async |bed: Stage| {
             random_trees_are_equal(&bed, Some(NATIVE_HANDLER), "native").await
@@ -72,6 +75,21 @@ async fn random_trees_are_equal(bed: &Bed, handler: Option<&str>, snapshotter: &
         let image = [(&image, undated.iter().map(String::as_str).collect())];
         trees_are_equal(bed, DIRECT, image.into_iter(), handler, snapshotter).await?;
     }
+    Ok(())
+}
+
+/// Fault 100.
+async fn link_into_a_lower_layer(bed: Stage) -> Result<()> {
+    let drayd = stage::configured(&bed, "[unpack]\nengine = \"direct\"\n", &[]).await?;
+    let image = &bed.images.links;
+    pull(&bed, &drayd, image, None).await?;
+    let reference = image.reference(bed.registry.address());
+    bed.containerd.cri().pull(&reference, Some(NATIVE_HANDLER), None).await?;
+    let overlay = tree(&bed, image, &["."], "overlayfs").await?.without_directory_times();
+    let native = tree(&bed, image, &["."], "native").await?;
+    let difference = overlay.difference_from(&native);
+    ensure!(difference.is_empty(), "the trees differ:\n{}", difference.join("\n"));
+    ensure!(overlay.get("hard/two").is_some_and(|file| file.links == 2), "{overlay:?}");
     Ok(())
 }
 

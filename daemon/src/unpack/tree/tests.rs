@@ -256,6 +256,47 @@ fn a_hard_link_replaces_whatever_has_its_name() {
     }
 }
 
+/// Fault 100.
+#[test]
+fn a_hard_link_leads_to_a_file_of_a_layer_below() {
+    let lower = [
+        Sample::directory("d/").owner(33, 44).mode(0o711),
+        Sample::file("d/one", b"two names, two layers")
+            .owner(3, 4)
+            .record("SCHILY.xattr.user.kept", b"lower"),
+        Sample::file("removed", b""),
+        Sample::file("opaque/file", b""),
+        Sample::symlink("link", "d"),
+    ];
+    let above = || {
+        let ground = Ground::new();
+        let below = Tree::new(&ground.path("lower"), Removals::Delete, &[]).expect("a place");
+        written(below, &lower).expect("a layer");
+        ground
+    };
+    let ground = above();
+    let link = |target| Sample::hard_link("two", target).owner(3, 4);
+    ground.write(OVERLAY, &[link("d/one")]).expect("a layer");
+    for path in ["two", "d/one"] {
+        let entry = ground.entry(path);
+        assert_eq!((entry.links, entry.owner), (2, (3, 4)), "{path}");
+        assert_eq!(entry.xattrs.get("user.kept").map(Vec::as_slice), Some(&b"lower"[..]), "{path}");
+        assert_eq!(fs::read(ground.root(path)).expect("a file"), b"two names, two layers");
+    }
+    assert_eq!((ground.entry("d").owner, ground.entry("d").mode), ((33, 44), 0o711));
+    let hidden = [
+        vec![Sample::marker(".wh.removed"), link("removed")],
+        vec![Sample::marker("opaque/.wh..wh..opq"), link("opaque/file")],
+        vec![link("link/one")],
+        vec![link("d")],
+        vec![link("nowhere")],
+        vec![link("../outside/kept")],
+    ];
+    for entries in hidden {
+        assert!(above().write(OVERLAY, &entries).is_err());
+    }
+}
+
 /// Fault 102.
 #[test]
 fn capabilities_are_there_after_everything_else_was_set() {
