@@ -1,6 +1,7 @@
 //! The test images: small, the same on every machine, and known by digest. Built once into the cache, under a key of
 //! the recipes' own source text, so that changing a recipe builds anew.
 
+mod hostile;
 mod nasty;
 mod random;
 mod recipes;
@@ -15,11 +16,13 @@ use serde_json::{Value, json};
 use crate::layer::{Compression, digest};
 use crate::{peers, push};
 
+pub use hostile::hostile;
 pub use random::random;
 
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 6] = [
     include_str!("images.rs"),
     include_str!("images/recipes.rs"),
+    include_str!("images/hostile.rs"),
     include_str!("images/nasty.rs"),
     include_str!("images/random.rs"),
     include_str!("layer.rs"),

@@ -103,6 +103,11 @@ impl LayerTar {
         self.entry(path, EntryType::Fifo, meta, None, (0, 0), &[])
     }
 
+    /// An entry with this type flag, which may be none that a layer has.
+    pub fn other(&mut self, kind: u8, path: &str, content: &[u8]) -> Result<()> {
+        self.entry(path, EntryType::new(kind), &Meta::mode(0o644), None, (0, 0), content)
+    }
+
     /// Says that `path` of the layers below is gone.
     pub fn whiteout(&mut self, path: &str) -> Result<()> {
         let (parent, name) = path.rsplit_once('/').map_or(("", path), |(parent, name)| (parent, name));

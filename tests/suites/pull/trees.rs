@@ -41,7 +41,13 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
         "the_direct_engine_makes_containerds_trees_of_stacks_at_random",
         async |bed: Stage| random_trees_are_equal(&bed, None, "overlayfs").await,
     );
+    let sentence = "the_direct_engine_takes_and_refuses_hostile_layers_as_containerd_does";
+    suite.check(release, sentence, async |bed: Stage| hostile_layers(&bed, None, "overlayfs").await);
     if release.maps_handlers() {
+        let sentence = "the_direct_engine_takes_and_refuses_hostile_layers_as_containerd_does_on_native";
+        suite.check(release, sentence, async |bed: Stage| {
+            hostile_layers(&bed, Some(NATIVE_HANDLER), "native").await
+        });
         let sentence =
             "a_hard_link_into_a_lower_layer_is_on_an_overlay_what_containerd_makes_of_it_on_native";
         suite.check(release, sentence, link_into_a_lower_layer);
@@ -75,6 +81,47 @@ async fn random_trees_are_equal(bed: &Bed, handler: Option<&str>, snapshotter: &
         let image = [(&image, undated.iter().map(String::as_str).collect())];
         trees_are_equal(bed, DIRECT, image.into_iter(), handler, snapshotter).await?;
     }
+    Ok(())
+}
+
+/// Both pull each image or neither does, and to the same tree. What is refused leaves nothing.
+async fn hostile_layers(bed: &Bed, handler: Option<&str>, snapshotter: &str) -> Result<()> {
+    let drayd = stage::configured(bed, "[unpack]\nengine = \"direct\"\n", &[]).await?;
+    let (probe, containerd) = (bed.containerd.probe(), bed.containerd.cri());
+    let before = probe.state().await?;
+    let (images, undated) = images::hostile()?;
+    let (mut failures, mut refused) = (Vec::new(), 0);
+    for image in &images {
+        image.push(bed.registry.address())?;
+        let reference = image.reference(bed.registry.address());
+        let mut outcomes = Vec::new();
+        for cri in [drayd.cri(), containerd.clone()] {
+            let pulled = cri.pull(&reference, handler, None).await;
+            outcomes.push(match pulled {
+                Ok(_) => Ok(tree(bed, image, &undated, snapshotter).await?),
+                Err(status) => Err(status.message().to_owned()),
+            });
+            if outcomes.len() == 1 && outcomes[0].is_err() {
+                refused += 1;
+                stage::unchanged(bed, &before, &image.name).await?;
+            }
+            containerd.remove(&image.config.digest).await?;
+            probe.force_gc().await?;
+        }
+        match outcomes.as_slice() {
+            [Ok(ours), Ok(theirs)] => failures.extend(
+                ours.difference_from(theirs).into_iter().map(|line| format!("{}: {line}", image.name)),
+            ),
+            [Err(_), Err(_)] => {}
+            [ours, theirs] => {
+                let error = |outcome: &Result<Tree, String>| outcome.as_ref().err().cloned();
+                failures.push(format!("{}: {:?} but {:?}", image.name, error(ours), error(theirs)));
+            }
+            _ => unreachable!("two outcomes"),
+        }
+    }
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    ensure!(refused > 3 && refused < images.len() - 3, "{refused} of {} were refused", images.len());
     Ok(())
 }
 
