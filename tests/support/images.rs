@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::layer::{Compression, digest};
 use crate::{peers, push};
 
-pub use hostile::hostile;
+pub use hostile::{hostile, mislabelled, wrapped_owner};
 pub use random::random;
 
 const SOURCES: [&str; 6] = [
@@ -246,8 +246,13 @@ impl Draft {
     }
 
     fn add(&mut self, tar: Vec<u8>, compression: Compression) -> Result<()> {
+        self.add_labelled(tar, compression, compression)
+    }
+
+    /// A layer whose media type may tell of another compression than it has.
+    fn add_labelled(&mut self, tar: Vec<u8>, compression: Compression, label: Compression) -> Result<()> {
         let docker = self.manifest_type.contains("docker");
-        let media_type = match compression {
+        let media_type = match label {
             Compression::Plain if docker => "application/vnd.docker.image.rootfs.diff.tar",
             Compression::Gzip if docker => "application/vnd.docker.image.rootfs.diff.tar.gzip",
             Compression::Plain => "application/vnd.oci.image.layer.v1.tar",

@@ -2,6 +2,7 @@
 
 mod collection;
 mod crash;
+mod direct;
 mod handler;
 mod listing;
 mod pods;
@@ -27,6 +28,7 @@ fn main() -> Result<ExitCode> {
         records::add(&mut suite, release);
         listing::add(&mut suite, release);
         crash::add(&mut suite, release);
+        direct::add(&mut suite, release);
     }
     Ok(suite.run())
 }

@@ -101,6 +101,37 @@ pub fn hostile() -> Result<(Vec<Image>, [&'static str; 4])> {
     Ok((images.collect::<Result<_>>()?, [".", "d", "not", "not/there"]))
 }
 
+/// Its second layer holds a file whose owner's number is one more than 32 bits hold: cut to them it is root's.
+pub fn wrapped_owner() -> Result<Image> {
+    cached("wrapped-owner:1", |name| {
+        let mut draft = Draft::oci(architecture());
+        let mut below = LayerTar::default();
+        below.file("kept", &file(), b"kept")?;
+        draft.add(below.finish()?, Compression::Gzip)?;
+        let mut layer = LayerTar::default();
+        layer.file("d/roots", &Meta::mode(0o4755).owner(1 << 32, 0), b"")?;
+        draft.add(layer.finish()?, Compression::Gzip)?;
+        draft.finish(name, &["/none"])
+    })
+}
+
+/// An image for each compression, with a layer under the label of each.
+pub fn mislabelled() -> Result<Vec<Image>> {
+    let compressions = [Compression::Plain, Compression::Gzip, Compression::Zstd];
+    let images = compressions.iter().enumerate().map(|(number, real)| {
+        cached(&format!("mislabelled{number}:1"), |name| {
+            let mut draft = Draft::oci(architecture());
+            for (other, label) in compressions.iter().enumerate() {
+                let mut layer = LayerTar::default();
+                layer.file(&format!("file{other}"), &file(), name.as_bytes())?;
+                draft.add_labelled(layer.finish()?, *real, *label)?;
+            }
+            draft.finish(name, &["/none"])
+        })
+    });
+    images.collect()
+}
+
 fn file() -> Meta {
     Meta::mode(0o644)
 }

@@ -10,7 +10,7 @@ use super::{Draft, Image, cached};
 use crate::layer::{Compression, LayerTar, Meta, noise};
 
 /// Independent stacks in one image, each below a directory of its own: a pull costs more than a stack.
-const STACKS: usize = 12;
+const STACKS: usize = 50;
 const LAYERS: usize = 5;
 /// Entries that a stack adds with one layer.
 const ENTRIES: u64 = 14;
