@@ -148,6 +148,7 @@ impl<R: Read> Archive<R> {
                         continue;
                     }
                     // It stands for itself, and takes nothing from what came before it.
+                    read.apply(&mut header).map_err(|malformed| self.malformed(malformed))?;
                     header.flag = b'g';
                     return Ok(Some(header.entry(0, Vec::new(), Vec::new())));
                 }

@@ -141,17 +141,15 @@ struct Recent {
 impl Tree {
     /// A writer into the directory `root`. `lowers` are the directories of the layers below, the highest first.
     pub fn new(root: &Path, removals: Removals, lowers: &[PathBuf]) -> Result<Self, Error> {
-        let open = |path: &Path| {
-            let failed = |errno: Errno| {
-                let path = shown(path.as_os_str().as_bytes());
-                Error::Open { path, source: errno.into() }
-            };
-            Root::open(path).map_err(failed)
+        let unopened = |path: &Path| {
+            let path = shown(path.as_os_str().as_bytes());
+            move |errno: Errno| Error::Open { path, source: errno.into() }
         };
+        let lower = |path: &PathBuf| Lower::new(path.clone()).map_err(unopened(path));
         Ok(Self {
-            root: open(root)?,
+            root: Root::open(root).map_err(unopened(root))?,
             removals,
-            lowers: lowers.iter().map(|path| open(path).map(Lower)).collect::<Result<_, _>>()?,
+            lowers: lowers.iter().map(lower).collect::<Result<_, _>>()?,
             recent: None,
             dated: Vec::new(),
             written: HashSet::new(),
@@ -361,7 +359,7 @@ impl Tree {
             lower::Look::File(_) | lower::Look::Other => return Ok(()),
         };
         for lower in &self.lowers {
-            match lower::look(&lower.0, &path)? {
+            match lower.look(&path)? {
                 _ if hidden => return Ok(()),
                 lower::Look::Absent { opaque } => hidden = opaque,
                 lower::Look::Other => return Ok(()),

@@ -1,8 +1,10 @@
 //! The direct engine beside its trees: what it leaves when it is killed, what it refuses, and what labels are to it.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use drayd_tests::drayd::Drayd;
 use drayd_tests::images;
 use drayd_tests::log::Event;
 use drayd_tests::peers::Release;
@@ -19,6 +21,7 @@ const MOMENTS: [usize; 4] = [1, 20, 60, 100];
 
 pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_kill_in_the_middle_of_a_direct_unpack_leaves_nothing", killed);
+    suite.check(release, "a_direct_unpack_that_every_caller_leaves_leaves_nothing", left_alone);
     suite.check(release, "an_owner_that_would_become_root_is_refused_and_leaves_nothing", wrapped_owner);
     suite.check(release, "a_layer_is_taken_for_what_it_is_whatever_its_label_says", labels);
 }
@@ -32,13 +35,7 @@ async fn killed(bed: Stage) -> Result<()> {
     for files in MOMENTS {
         let mut drayd = stage::start(&bed, DIRECT, &[])?;
         let pulling = begin(&drayd.cri(), &reference);
-        wait::until("files of the layer are there", SOON, async || {
-            let roots =
-                drayd.events().into_iter().filter(is_direct).map(|event| event.text("root").to_owned());
-            let there = |root| fs::read_dir(format!("{root}/big100")).map_or(0, Iterator::count);
-            Ok(roots.map(there).max() >= Some(files))
-        })
-        .await?;
+        files_are_there(&drayd, files).await?;
         drayd.kill()?;
         ensure!(pulling.await?.is_err(), "the pull had ended before {files} files were seen");
         let state = probe.state().await?;
@@ -55,6 +52,37 @@ async fn killed(bed: Stage) -> Result<()> {
     drayd.cri().remove(&id).await?;
     probe.force_gc().await?;
     stage::unchanged(&bed, &before, "after the pull that was left alone").await
+}
+
+async fn left_alone(bed: Stage) -> Result<()> {
+    let drayd = stage::configured(&bed, DIRECT, &[]).await?;
+    let probe = bed.containerd.probe();
+    let before = probe.state().await?;
+    let image = big(&bed, 64, 1)?;
+    let pulling = begin(&drayd.cri(), &image.reference(bed.registry.address()));
+    let root = files_are_there(&drayd, MOMENTS[0]).await?;
+    pulling.abort();
+    wait::until("the lease and the files are gone", SOON, async || {
+        let gone = probe.state().await?.leases.is_empty();
+        probe.force_gc().await?;
+        Ok(gone && !Path::new(&root).exists())
+    })
+    .await?;
+    stage::unchanged(&bed, &before, "a pull that was left has left something").await
+}
+
+/// Waits until so many files of the large layer are written, and says where.
+async fn files_are_there(drayd: &Drayd, files: usize) -> Result<String> {
+    let mut found = None;
+    wait::until("files of the layer are there", SOON, async || {
+        let roots = drayd.events().into_iter().filter(is_direct).map(|event| event.text("root").to_owned());
+        let there =
+            |root: &String| fs::read_dir(format!("{root}/big100")).map_or(0, Iterator::count) >= files;
+        found = roots.into_iter().find(there);
+        Ok(found.is_some())
+    })
+    .await?;
+    found.context("it was found")
 }
 
 /// Fault 122.

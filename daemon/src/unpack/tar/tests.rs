@@ -106,11 +106,12 @@ fn an_extended_header_before_a_long_name_belongs_to_the_entry() {
     let bytes = tar(&[
         Sample::of(b'x', "x").content(&record("size", hidden.len().to_string().as_bytes())),
         Sample::of(b'L', "././@LongLink").gnu().content(b"long\0"),
-        Sample::of(b'g', "global").content(&record("path", b"no")),
+        Sample::of(b'g', "global").content(&record("path", b"renamed")),
         Sample::file("file", &hidden).octal(124, 12, 0),
     ]);
     let (entry, _) = read(&bytes).expect("a tar").remove(0);
     assert_eq!(entry.kind, Kind::Global, "a global header ends what the ones before it said");
+    assert_eq!(path(&entry), "renamed");
     let bytes = tar(&[
         Sample::of(b'x', "x").content(&record("size", hidden.len().to_string().as_bytes())),
         Sample::of(b'L', "././@LongLink").gnu().content(b"long\0"),

@@ -2,6 +2,7 @@
 //! lead to.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fgetxattr, openat, statat};
 use rustix::io::Errno;
@@ -9,8 +10,9 @@ use rustix::io::Errno;
 use super::name::{prefixes, split};
 use super::root::Root;
 
+/// Opened whenever it is asked: an image may have more layers than a process has files.
 #[derive(Debug)]
-pub(super) struct Lower(pub(super) Root);
+pub(super) struct Lower(PathBuf);
 
 /// What a layer has at a path.
 pub(super) enum Found {
@@ -21,15 +23,26 @@ pub(super) enum Found {
 }
 
 impl Lower {
+    /// Fails if it cannot be opened.
+    pub(super) fn new(path: PathBuf) -> Result<Self, Errno> {
+        Root::open(&path).map(|_| Self(path))
+    }
+
     /// Follows symlinks within this layer, as containerd does: a directory that takes a symlink's place gets the
     /// attributes of where it led.
     pub(super) fn directory(&self, path: &[u8]) -> Result<Found, Errno> {
-        match self.0.directory(&self.0.resolve(path)?) {
+        let root = Root::open(&self.0)?;
+        match root.directory(&root.resolve(path)?) {
             Ok(directory) => Ok(Found::Directory(directory)),
             Err(Errno::NOENT) => Ok(Found::Nothing),
             Err(Errno::NOTDIR) => Ok(Found::Other),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// What the overlay filesystem finds here.
+    pub(super) fn look(&self, path: &[u8]) -> Result<Look, Errno> {
+        look(&Root::open(&self.0)?, path)
     }
 }
 

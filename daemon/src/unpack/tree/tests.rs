@@ -619,6 +619,35 @@ fn names_may_be_long_and_trees_deep_as_far_as_the_kernel_goes() {
     assert_eq!(ground.names(), BTreeSet::from([longest]));
 }
 
+/// A filesystem of 64 KiB.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn new() -> Self {
+        let point = TempDir::new().expect("a directory");
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(point.path());
+        assert!(mount.status().expect("mount").success());
+        Self(point)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_from_a_bad_layer() {
+    let disk = SmallDisk::new();
+    let tree = Tree::new(disk.0.path(), OVERLAY, &[]).expect("a place");
+    let error = written(tree, &[Sample::file("large", &vec![1; 100_000])]).expect_err("there is no room");
+    assert!(error.is_full_disk() && !error.is_want_of_rights(), "{error}");
+    let bad = Ground::new().write(OVERLAY, &[Sample::hard_link("link", "nothing")]).expect_err("a bad layer");
+    assert!(!bad.is_full_disk(), "{bad}");
+}
+
 #[test]
 fn a_global_header_takes_the_place_of_a_file_as_with_containerd() {
     let ground = Ground::new();
