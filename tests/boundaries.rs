@@ -18,7 +18,7 @@ const HOUSES: &[(&str, &[&str])] = &[
     ("images", &["cause", "oci", "containerd", "node"]),
     ("cri", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack", "pull", "images"]),
     ("fuzz", &["oci", "registry", "unpack", "cri"]),
-    ("config", &["cri"]),
+    ("config", &["cri", "pull"]),
     ("telemetry", &["config"]),
     (
         "daemon",
@@ -191,6 +191,7 @@ fn a_grpc_status_is_read_and_made_in_one_file_each() {
         "Status::unavailable(",
         "Status::internal(",
         "Status::unknown(",
+        "Status::data_loss(",
         "Status::deadline_exceeded(",
         "Status::cancelled(",
         ".code()",

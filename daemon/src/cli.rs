@@ -8,7 +8,8 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, ConfigError, DEFAULT_PATH};
-use crate::{daemon, registry, telemetry};
+use crate::registry::{self, Environment};
+use crate::{daemon, telemetry};
 
 /// `EX_CONFIG` of sysexits.h. A service manager can be told that a restart does not help.
 const EXIT_CONFIG: u8 = 78;
@@ -100,9 +101,17 @@ fn check(file: &ConfigFile) -> anyhow::Result<ExitCode> {
     for warning in config::warnings(&config) {
         eprintln!("{}: warning: {warning}", path.display());
     }
-    let absent = if path.exists() { "" } else { " (no such file, the defaults apply)" };
-    print(&format!("{}: ok{absent}\n", path.display()))?;
-    let report = registry::check(&config.registry.config_path, config.registry.credentials_file.as_deref());
+    let report = registry::check(
+        &config.registry.config_path,
+        // Few nodes have both.
+        &config::Registry::default().config_path,
+        config.registry.credentials_file.as_deref(),
+        &Environment::of_process(),
+    );
+    if report.mistakes.is_empty() {
+        let absent = if path.exists() { "" } else { " (no such file, the defaults apply)" };
+        print(&format!("{}: ok{absent}\n", path.display()))?;
+    }
     print(&report.text)?;
     report.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     report.mistakes.iter().for_each(|mistake| eprintln!("{mistake}"));

@@ -5,6 +5,7 @@
 mod authority;
 mod duration;
 mod identifier;
+mod lifetime;
 mod limit;
 mod parse;
 mod path;
@@ -29,11 +30,14 @@ use serde::{Deserialize, Serialize};
 
 pub use authority::Authority;
 pub use identifier::Identifier;
+pub use lifetime::Lifetime;
 pub use problem::{ConfigError, Fault, Hint, Problem};
 pub use ranges::RangeSize;
 pub use size::Size;
 
 use crate::cri::socket::{Group, Mode};
+use crate::pull::SHORT_LEASE;
+use written::Written as _;
 
 /// Where the configuration file is when the command line does not name one.
 pub const DEFAULT_PATH: &str = "/etc/drayd/config.toml";
@@ -102,6 +106,10 @@ pub struct Cri {
     /// request names, so that kubelet has it pulled for that one, too. Without this, an image that is there for one
     /// runtime handler counts for all, as with containerd.
     pub verify_unpacked: bool,
+    /// Fail pulls from a registry that cannot be reached with the gRPC code Unknown in the place of Unavailable: kubelet
+    /// shows `RegistryUnavailable` as the reason of such a pull, and only if the code is that one. Other clients lose by
+    /// it what the code tells them.
+    pub kubelet_reasons: bool,
 }
 
 impl Default for Cri {
@@ -111,6 +119,7 @@ impl Default for Cri {
             socket_mode: Mode::OWNER_AND_GROUP,
             socket_group: None,
             verify_unpacked: true,
+            kubelet_reasons: false,
         }
     }
 }
@@ -143,6 +152,12 @@ pub struct Snapshotter {
     pub default: Option<Identifier>,
     /// What to do with a pull for a runtime handler that neither drayd nor containerd has a configuration for.
     pub unknown_handler: UnknownHandler,
+    /// Snapshotters that leave every layer to be pulled inside the guest of a confidential pod, such as the
+    /// nydus-snapshotter with `fs_driver = "proxy"`. A pull for one of them unpacks nothing on the host: it fails if the
+    /// snapshotter wants a layer there, and layers that were unpacked there by others are removed first.
+    #[serde(with = "written::list")]
+    #[schemars(with = "Vec<String>")]
+    pub guest_pull: Vec<Identifier>,
     /// The snapshotter of each runtime handler, `HANDLER = "SNAPSHOTTER"`. What is written here comes before what
     /// containerd's CRI plugin is configured with; a handler that is not named here is looked up there.
     #[schemars(example = BTreeMap::from([("kata", "nydus")]))]
@@ -237,6 +252,20 @@ pub struct Pull {
     #[serde(with = "written")]
     #[schemars(with = "String")]
     pub progress_timeout: Option<Duration>,
+    /// Ask the registry in every pull whether the credentials that came with it may see the image. Otherwise a pull by
+    /// digest asks for nothing if the image is complete on this node and the registry has let the same credentials see
+    /// it since drayd was started; credentials that are new to drayd are always proved, and a pull by tag always asks.
+    /// kubelet pulls images again that are on the node, to prove a pod's secrets (its feature
+    /// KubeletEnsureSecretPulledImages): set this if secrets that are withdrawn at the registry must stop working at
+    /// once.
+    pub always_verify_credentials: bool,
+    /// How long containerd keeps what a pull has brought when drayd dies in the middle of it, for the next pull of the
+    /// same image to continue from. It is the lifetime of the pull's lease in containerd, which a pull that lasts longer
+    /// renews at half of its time. A duration of at least `5s`, such as `24h`; below `4h4m` it may expire while
+    /// containerd works on a single layer, for which it has up to an hour.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub lease_lifetime: Lifetime,
 }
 
 impl Default for Pull {
@@ -244,6 +273,9 @@ impl Default for Pull {
         Self {
             max_concurrent_downloads: NonZeroUsize::new(3),
             progress_timeout: Some(Duration::from_secs(5 * 60)),
+            always_verify_credentials: false,
+            // As long as containerd's own pulls hold theirs.
+            lease_lifetime: Lifetime(Duration::from_secs(24 * 3600)),
         }
     }
 }
@@ -255,7 +287,8 @@ pub struct Unpack {
     /// Who writes the files of a layer into its snapshot.
     pub engine: Engine,
     /// Keep the compressed layers in containerd's content store after they are unpacked. Pushing or exporting an
-    /// image from this node needs them; running it does not.
+    /// image from this node needs them; running it does not. Without them, a pod of a runtime handler with another
+    /// snapshotter makes drayd fetch them again.
     pub keep_layers: bool,
 }
 
@@ -360,6 +393,12 @@ pub fn warnings(config: &Config) -> Vec<String> {
     if config.snapshotter.handlers.contains_key("") {
         warnings
             .push("[snapshotter.handlers] maps a handler without a name, which no pod can ask for".into());
+    }
+    if config.pull.lease_lifetime.0 < SHORT_LEASE {
+        warnings.push(format!(
+            "`lease_lifetime` in [pull] is below {}: it may expire while containerd works on a single layer",
+            SHORT_LEASE.write()
+        ));
     }
     if config.metrics.address.is_some() {
         warnings.push("`address` in [metrics] is reserved: this version does not serve metrics".into());

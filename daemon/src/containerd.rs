@@ -23,7 +23,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 pub use containerd_client::types::Mount;
 pub use error::{Error, Kind};
-pub use leases::Lease;
+pub use leases::{CurrentLease, Lease};
 pub use snapshots::{Snapshotter, SnapshotterNameError};
 
 /// containerd refuses and never sends messages above this (`defaults.DefaultMaxRecvMsgSize`); tonic's own default of
@@ -33,6 +33,14 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// For calls that only touch containerd's metadata. They take milliseconds; a disk that is busy with unpacking makes
 /// them take seconds.
 const METADATA_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The most that a call may take which leaves something under a lease.
+pub const LONGEST_CALL: Duration = longest([
+    content::ingest::LONGEST_COMMIT,
+    diff::APPLY_DEADLINE,
+    snapshots::PREPARE_DEADLINE,
+    snapshots::COMMIT_DEADLINE,
+]);
 
 /// The namespace of the CRI plugin (its `constants.K8sContainerdNamespace`).
 const CRI_NAMESPACE: &str = "k8s.io";
@@ -48,7 +56,7 @@ pub struct Containerd {
     /// Sent with every call as `containerd-namespace`.
     namespace: MetadataValue<Ascii>,
     /// Sent as `containerd-lease`: what a call creates or finds is kept from collection by that lease.
-    lease: Option<MetadataValue<Ascii>>,
+    lease: Option<CurrentLease>,
 }
 
 /// Why a connection cannot even be described.
@@ -64,10 +72,10 @@ impl Containerd {
         Ok(Self { channel: channel(address), address: address.into(), namespace: header, lease: None })
     }
 
-    /// The same containerd, with every call under `lease`.
+    /// The same containerd, with every call under the lease that is current by then.
     #[must_use]
-    pub fn under(&self, lease: &Lease) -> Self {
-        Self { lease: Some(lease.header().clone()), ..self.clone() }
+    pub fn under(&self, lease: &CurrentLease) -> Self {
+        Self { lease: Some(lease.clone()), ..self.clone() }
     }
 
     /// The socket's path.
@@ -109,10 +117,21 @@ impl Containerd {
         let mut request = tonic::Request::new(message);
         request.metadata_mut().insert("containerd-namespace", self.namespace.clone());
         if let Some(lease) = &self.lease {
-            request.metadata_mut().insert("containerd-lease", lease.clone());
+            request.metadata_mut().insert("containerd-lease", lease.header());
         }
         request
     }
+}
+
+const fn longest(deadlines: [Duration; 4]) -> Duration {
+    let (mut longest, mut at) = (Duration::ZERO, 0);
+    while at < deadlines.len() {
+        if deadlines[at].as_nanos() > longest.as_nanos() {
+            longest = deadlines[at];
+        }
+        at += 1;
+    }
+    longest
 }
 
 fn channel(address: &Path) -> Channel {

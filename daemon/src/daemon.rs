@@ -1,5 +1,6 @@
 //! Builds everything once from the configuration and runs it until told to stop.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::config::{self, Config};
-use crate::containerd::{Containerd, Snapshotter};
+use crate::containerd::{Containerd, Snapshotter, SnapshotterNameError};
 use crate::cri::{self, Health, ImageEndpoint, socket};
 use crate::fetch::Fetcher;
 use crate::images::{self, Images};
@@ -34,11 +35,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
     let containerd = Containerd::new(&config.containerd.address, config.containerd.namespace.as_str())?;
     let (node, watcher) = Node::new(node_config(&config.snapshotter)?, containerd.clone());
-    let puller = Arc::new(puller(&config, &containerd, &node)?);
+    let guest_pull: BTreeSet<_> =
+        config.snapshotter.guest_pull.iter().map(snapshotter).collect::<Result<_, _>>()?;
+    let puller = Arc::new(puller(&config, guest_pull.clone(), &containerd, &node)?);
     let health = Health::new(node.clone()).await;
-    let images = images::Config { verify_unpacked: config.cri.verify_unpacked };
+    let images = images::Config { verify_unpacked: config.cri.verify_unpacked, guest_pull };
     let (images, keeper) = Images::new(images, containerd.clone(), node);
-    let endpoint = ImageEndpoint::new(Arc::clone(&puller), Arc::new(images));
+    let endpoint = ImageEndpoint::new(Arc::clone(&puller), Arc::new(images), config.cri.kubelet_reasons);
 
     let socket = &config.cri;
     let (listener, _guard) =
@@ -95,7 +98,12 @@ async fn asked(stops: &watch::Receiver<u32>, times: u32) {
     let _ = stops.clone().wait_for(|count| *count >= times).await;
 }
 
-fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Result<Puller> {
+fn puller(
+    config: &Config,
+    guest_pull: BTreeSet<Snapshotter>,
+    containerd: &Containerd,
+    node: &Node,
+) -> anyhow::Result<Puller> {
     let registry = Registry::new(registry::Config {
         config_path: config.registry.config_path.clone(),
         credentials_file: config.registry.credentials_file.clone(),
@@ -113,6 +121,9 @@ fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Resu
     let settings = pull::Config {
         progress_timeout: config.pull.progress_timeout,
         keep_layers: config.unpack.keep_layers,
+        always_verify_credentials: config.pull.always_verify_credentials,
+        lease_lifetime: config.pull.lease_lifetime.0,
+        guest_pull,
         engine: match config.unpack.engine {
             config::Engine::Auto | config::Engine::Differ => Engine::Differ,
             config::Engine::Direct => Engine::Direct,
@@ -122,15 +133,17 @@ fn puller(config: &Config, containerd: &Containerd, node: &Node) -> anyhow::Resu
 }
 
 fn node_config(config: &config::Snapshotter) -> anyhow::Result<node::Config> {
-    let name = |name: &config::Identifier| name.as_str().parse::<Snapshotter>();
-    let handlers =
-        config.handlers.iter().map(|(handler, snapshotter)| Ok((handler.clone(), name(snapshotter)?)));
+    let handlers = config.handlers.iter().map(|(handler, name)| Ok((handler.clone(), snapshotter(name)?)));
     Ok(node::Config {
-        default: config.default.as_ref().map(name).transpose()?,
+        default: config.default.as_ref().map(snapshotter).transpose()?,
         unknown: match config.unknown_handler {
             config::UnknownHandler::Error => UnknownHandler::Error,
             config::UnknownHandler::Default => UnknownHandler::Default,
         },
         handlers: handlers.collect::<anyhow::Result<_>>()?,
     })
+}
+
+fn snapshotter(name: &config::Identifier) -> Result<Snapshotter, SnapshotterNameError> {
+    name.as_str().parse()
 }

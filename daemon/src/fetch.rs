@@ -18,7 +18,7 @@ pub use document::Document;
 pub use meter::Meter;
 pub use slots::{Line, Place};
 pub use source::Source;
-pub use turns::Turns;
+pub use turns::{Turn, Turns};
 
 use tokio::time::Instant;
 

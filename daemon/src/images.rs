@@ -9,6 +9,7 @@ mod presence;
 mod store;
 mod usage;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ pub use catalogue::Image;
 pub use inspect::Inspected;
 pub use name::ImageName;
 pub use presence::Place;
+use presence::Presence;
 pub use store::Keeper;
 use store::Store;
 pub use usage::{FilesystemUse, Sample};
@@ -34,6 +36,8 @@ const FORGOTTEN_WITHIN: Duration = Duration::from_secs(2);
 /// For a connection that is up to be followed by a first reading of all images: three small documents for each.
 const READ_WITHIN: Duration = Duration::from_secs(60);
 
+/// For the records of a pull to be looked at; whoever asks for images waits for their events anyway.
+const PULLED_WITHIN: Duration = Duration::from_secs(5);
 /// For a snapshotter that is not the default one. What it was measured until then is known the next time.
 const MEASURED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -46,12 +50,9 @@ pub enum Error {
     /// containerd failed.
     #[error(transparent)]
     Containerd(#[from] containerd::Error),
-    /// containerd is there, and its images are not read yet.
-    #[error(
-        "containerd's images were not read within {} s; it is slow or comes and goes: look at its log",
-        READ_WITHIN.as_secs()
-    )]
-    Unread,
+    /// containerd is there, and its images are not known.
+    #[error("containerd's images could not be read in time: {0}; look at its log")]
+    Unread(String),
     /// There is no telling where the image would run.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
@@ -79,6 +80,8 @@ pub enum Error {
 pub struct Config {
     /// Whether an image is there only if it is unpacked where it will run.
     pub verify_unpacked: bool,
+    /// Snapshotters whose images must be pulled in the guest.
+    pub guest_pull: BTreeSet<Snapshotter>,
 }
 
 /// What is told of an image to those who want to know more.
@@ -93,10 +96,12 @@ pub struct Details {
 /// The images of one containerd.
 #[derive(Debug)]
 pub struct Images {
-    config: Config,
+    /// As in [`Config`].
+    verify_unpacked: bool,
     containerd: Containerd,
     node: Node,
     store: Arc<Store>,
+    presence: Presence,
     usage: UsageCache,
     sampler: Sampler,
 }
@@ -105,48 +110,81 @@ impl Images {
     /// The images of `containerd`, and the keeper that has to run for them to be known.
     pub fn new(config: Config, containerd: Containerd, node: Node) -> (Self, Keeper) {
         let (store, keeper) = Store::new(containerd.clone());
+        let Config { verify_unpacked, guest_pull } = config;
+        let presence = Presence::new(containerd.clone(), guest_pull);
         let (usage, sampler) = (UsageCache::default(), Sampler::default());
-        (Self { config, containerd, node, store, usage, sampler }, keeper)
+        (Self { verify_unpacked, containerd, node, store, presence, usage, sampler }, keeper)
     }
 
-    /// All images whose documents can be read, by image ID.
+    /// All images whose documents can be read, by image ID. kubelet's status loop asks for them, and is not to hang while
+    /// containerd is away.
     pub async fn list(&self) -> Result<Vec<Arc<Image>>, Error> {
-        self.node.table().await?;
-        self.store.settle().await?;
-        self.store.with(READ_WITHIN, Catalogue::images).await.ok_or(Error::Unread)
+        self.node.table_soon().await?;
+        self.settle().await?;
+        self.read(READ_WITHIN, Catalogue::images).await
     }
 
     /// The image that the caller means, wherever it is unpacked.
     pub async fn find(&self, name: &ImageName) -> Result<Option<Arc<Image>>, Error> {
         self.node.table().await?;
-        let exact = self.store.with(READ_WITHIN, |catalogue| catalogue.find_exact(name)).await;
-        if let Some(image) = exact.ok_or(Error::Unread)? {
+        self.settle().await?;
+        let exact = self.read(READ_WITHIN, |catalogue| catalogue.find_exact(name)).await;
+        if let Some(image) = exact? {
             return Ok(Some(image));
         }
-        // An event of somebody else's may still be on its way, and documents come back without one.
-        self.store.settle().await?;
+        // Documents come back without an event.
         if let Some(record) = name.exact() {
-            self.store.look_again(&[record]).await?;
+            self.store.look_again(vec![record]).await?;
         }
-        self.store.with(READ_WITHIN, |catalogue| catalogue.find(name)).await.ok_or(Error::Unread)?
+        self.read(READ_WITHIN, |catalogue| catalogue.find(name)).await?
     }
 
     /// The image that the caller means, if it is there where it is to be used.
     pub async fn status(&self, name: &ImageName, place: &Place) -> Result<Option<Arc<Image>>, Error> {
-        let table = self.node.table().await?;
-        let Some(image) = self.find(name).await? else { return Ok(None) };
-        if !self.config.verify_unpacked {
-            return Ok(Some(image));
+        if !self.verify_unpacked {
+            return self.find(name).await;
         }
-        let top = image.inspected.chain.as_ref();
-        let there = match place {
-            Place::Pod(handler) => {
-                let choice = table.choose(handler)?;
-                presence::is_in(&self.containerd, &choice.snapshotter.name, top).await?
+        let table = self.node.table().await?;
+        // What memory has is nearly always right: snapshots are asked for while that is being made sure of.
+        let known = self.store.with(Duration::ZERO, |catalogue| catalogue.find_exact(name)).await.flatten();
+        let asked = async {
+            match &known {
+                Some(image) => Some(self.is_there(&table, image, place).await),
+                None => None,
             }
-            Place::Anywhere => presence::is_anywhere(&self.containerd, &table, top).await?,
+        };
+        let (found, asked) = tokio::join!(self.find(name), asked);
+        let Some(image) = found? else { return Ok(None) };
+        let same = known.as_ref().is_some_and(|known| known.inspected.chain == image.inspected.chain);
+        let there = match asked {
+            Some(there) if same => there?,
+            _ => self.is_there(&table, &image, place).await?,
         };
         Ok(there.then_some(image))
+    }
+
+    async fn is_there(&self, table: &Table, image: &Image, place: &Place) -> Result<bool, Error> {
+        let top = image.inspected.chain.as_ref();
+        Ok(match place {
+            Place::Pod(handler) => {
+                let choice = table.choose(handler)?;
+                self.presence.is_in(&choice.snapshotter.name, top).await?
+            }
+            Place::Anywhere => self.presence.is_anywhere(table, top).await?,
+        })
+    }
+
+    async fn settle(&self) -> Result<(), Error> {
+        let settled = self.store.settle().await?;
+        settled.then_some(()).ok_or_else(|| Error::Unread("its events do not come".into()))
+    }
+
+    async fn read<T>(&self, patience: Duration, read: impl Fn(&Catalogue) -> T) -> Result<T, Error> {
+        let known = self.store.with(patience, read).await;
+        known.ok_or_else(|| {
+            let unsaid = || "it is slow, or comes and goes".to_owned();
+            Error::Unread(self.store.trouble().unwrap_or_else(unsaid))
+        })
     }
 
     /// More of an image.
@@ -157,15 +195,16 @@ impl Images {
         if !image.inspected.id.matches(&config) {
             return Err(Error::Damaged(image.inspected.id.clone()));
         }
-        let snapshotters = presence::snapshotters(&self.containerd, &table, top).await;
+        let snapshotters = self.presence.snapshotters(&table, top).await;
         Ok(Details { config, snapshotters })
     }
 
     /// Takes in what a pull has recorded, so that whoever has seen it end finds its image. Best effort: the events of
     /// the records come, too.
     pub async fn pulled(&self, records: &[String]) {
-        if let Err(error) = self.store.look_again(records).await {
-            tracing::debug!(%error, "the records of a pull are left to their events");
+        let looked = tokio::time::timeout(PULLED_WITHIN, self.store.look_again(records.to_vec())).await;
+        if !matches!(looked, Ok(Ok(()))) {
+            tracing::debug!(?looked, "the records of a pull are left to their events");
         }
     }
 
@@ -182,7 +221,7 @@ impl Images {
         self.containerd.delete_image(last, Collect::Now).await?;
         let found = catalogue.find(name)?;
         let forgotten = self.forgotten(found.as_ref().map_or(last, |image| image.inspected.id.as_str()));
-        let (looked, ()) = tokio::join!(self.store.look_again(&records), forgotten);
+        let (looked, ()) = tokio::join!(self.store.look_again(records.clone()), forgotten);
         Ok(looked?)
     }
 
@@ -225,8 +264,11 @@ impl Images {
         if let Some(root) = exported.and_then(|loaded| loaded.root.as_ref()) {
             return Ok(root.display().to_string());
         }
-        let known = self.containerd.cri_image_root().await.ok().flatten();
-        known.ok_or_else(|| Error::NoRoot(table.default.clone()))
+        match self.containerd.cri_image_root().await {
+            Ok(Some(root)) => Ok(root),
+            Err(error) if error.kind() != containerd::Kind::Unimplemented => Err(error.into()),
+            _ => Err(Error::NoRoot(table.default.clone())),
+        }
     }
 
     /// So that a caller who looks next at containerd does not see the image any more. Best effort: the removal itself

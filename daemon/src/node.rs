@@ -20,6 +20,8 @@ use snapshotter::{Table, UnknownHandler};
 
 /// How long a pull waits for a containerd that is starting; kubelet retries after that.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for those who ask again by themselves every few seconds: long enough for a connection that is being made.
+const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a containerd that was not there yet is waited for by those that would else give up drayd: less than the two
 /// minutes that kubelet waits.
 const FIRST_PATIENCE: Duration = Duration::from_secs(100);
@@ -51,6 +53,8 @@ pub struct Node {
 /// Whether containerd is there.
 #[derive(Clone, Debug)]
 enum Link {
+    /// Nobody knows yet: drayd has just started.
+    Unasked,
     /// Not since drayd started.
     NotYet,
     /// It is, and this is what it says.
@@ -80,7 +84,7 @@ pub struct NodeError {
 impl Node {
     /// A node that knows nothing yet, and the watcher that has to run for it to learn.
     pub fn new(config: Config, containerd: Containerd) -> (Self, Watcher) {
-        let (sender, link) = watch::channel(Link::NotYet);
+        let (sender, link) = watch::channel(Link::Unasked);
         let address = containerd.address().to_owned();
         (Self { link, address }, Watcher { config, containerd, link: sender })
     }
@@ -90,10 +94,16 @@ impl Node {
         self.table_within(PATIENCE).await
     }
 
+    /// The same for those whose next call comes soon: an error comes within a second if containerd is known to be away.
+    pub async fn table_soon(&self) -> Result<Arc<Table>, NodeError> {
+        let unasked = matches!(*self.link.borrow(), Link::Unasked);
+        self.table_within(if unasked { PATIENCE } else { SHORT_PATIENCE }).await
+    }
+
     /// The same for those who would rather wait: as long as containerd has not been there at all, an error comes much
     /// later.
     pub async fn first_table(&self) -> Result<Arc<Table>, NodeError> {
-        let new = matches!(*self.link.borrow(), Link::NotYet);
+        let new = matches!(*self.link.borrow(), Link::Unasked | Link::NotYet);
         self.table_within(if new { FIRST_PATIENCE } else { PATIENCE }).await
     }
 
@@ -139,6 +149,13 @@ impl Watcher {
                 // Said once, however long it lasts.
                 Err(error) if !waiting => {
                     waiting = true;
+                    self.link.send_if_modified(|link| {
+                        let unasked = matches!(link, Link::Unasked);
+                        if unasked {
+                            *link = Link::NotYet;
+                        }
+                        unasked
+                    });
                     let address = self.containerd.address().display().to_string();
                     tracing::info!(cause = chain(&error), "waiting for containerd on {address}");
                 }

@@ -11,7 +11,10 @@ mod publish;
 mod record;
 pub mod request;
 mod resolve;
+mod spread;
 
+use std::collections::BTreeSet;
+use std::future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +22,10 @@ pub use call::Outcome;
 pub use error::Error;
 pub use request::Request;
 
-use crate::containerd::Containerd;
+use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::leases::Collect;
-use crate::fetch::{Fetcher, Meter, Source};
+use crate::containerd::{Containerd, Snapshotter};
+use crate::fetch::{Fetcher, Meter, Source, Turns};
 use crate::node::Node;
 use crate::node::snapshotter::Choice;
 use crate::oci::Platform;
@@ -31,7 +35,11 @@ use call::{Call, Tally};
 use inflight::{Inflight, Key, Share};
 use lease::Leases;
 use plan::Plan;
+use record::Recorded;
 use resolve::Named;
+
+/// A [`Config::lease_lifetime`] below this may expire while containerd works on a single layer.
+pub const SHORT_LEASE: Duration = lease::SHORT;
 
 /// Settings of a pull.
 #[derive(Clone, Debug)]
@@ -40,6 +48,12 @@ pub struct Config {
     pub progress_timeout: Option<Duration>,
     /// Whether layer blobs stay in the content store once they are unpacked.
     pub keep_layers: bool,
+    /// Whether the registry is asked even for what is known to be the image, and known to be shown to the caller.
+    pub always_verify_credentials: bool,
+    /// How long what a pull has made outlives a crash. Pulls that last longer renew their lease.
+    pub lease_lifetime: Duration,
+    /// Snapshotters that leave all layers to the guest.
+    pub guest_pull: BTreeSet<Snapshotter>,
     /// Who writes the files of layers.
     pub engine: Engine,
 }
@@ -49,8 +63,11 @@ struct Order {
     request: Request,
     /// Where it is unpacked, and why.
     choice: Choice,
-    /// Whether it is the image of pod sandboxes, which kubelet's image collection must leave.
-    pinned: bool,
+    /// Whether it is the image of pod sandboxes, which kubelet's image collection must leave; `None` where only
+    /// containerd's CRI knows.
+    sandbox: Option<bool>,
+    /// Where else pods run, and so need the image of their sandboxes.
+    elsewhere: Vec<LoadedSnapshotter>,
 }
 
 /// Pulls images into one containerd.
@@ -64,6 +81,8 @@ pub struct Puller {
     unpacker: Unpacker,
     /// Pulls under way, so that equal ones are one.
     inflight: Inflight,
+    /// Image records by name: one pull at a time writes one, and knows what comes of it.
+    names: Turns<String>,
     /// What keeps a pull's work from collection.
     leases: Leases,
     /// What images must be built for.
@@ -75,14 +94,15 @@ impl Puller {
     pub fn new(config: Config, containerd: Containerd, node: Node, fetcher: Fetcher) -> Self {
         let fetcher = Arc::new(fetcher);
         Self {
-            leases: Leases::new(containerd.clone()),
+            leases: Leases::new(containerd.clone(), config.lease_lifetime),
+            unpacker: Unpacker::new(Arc::clone(&fetcher), config.guest_pull.clone(), config.engine),
+            config,
             containerd,
             node,
-            unpacker: Unpacker::new(Arc::clone(&fetcher), config.engine),
             fetcher,
             inflight: Inflight::default(),
+            names: Turns::default(),
             platform: Platform::host(),
-            config,
         }
     }
 
@@ -98,6 +118,7 @@ impl Puller {
     /// Waits until no pull is under way and their leases are gone.
     pub async fn drain(&self) {
         self.inflight.drain().await;
+        self.unpacker.drain().await;
         self.leases.drain().await;
     }
 
@@ -114,21 +135,25 @@ impl Puller {
             snapshotter: choice.snapshotter.name.clone(),
             credentials: request.credentials.clone(),
         };
-        let pinned = table.sandbox_image.as_ref() == Some(&request.reference);
-        let (puller, order) = (Arc::clone(self), Order { request, choice, pinned });
+        let sandbox = table.sandbox_image.as_ref().map(|image| *image == request.reference);
+        let elsewhere = table.all_but(&choice.snapshotter);
+        let (puller, order) = (Arc::clone(self), Order { request, choice, sandbox, elsewhere });
         self.inflight.join(key, async move { puller.watched(order).await }).await
     }
 
     async fn watched(&self, order: Order) -> Result<Outcome, Error> {
         let meter = Arc::new(Meter::default());
-        let transfer = self.transfer(&order, &meter);
-        match self.config.progress_timeout {
-            None => transfer.await,
-            Some(limit) => tokio::select! {
-                result = transfer => result,
-                () = meter.stalled(limit) => Err(Error::Stalled { limit }),
-            },
+        tokio::select! {
+            result = self.transfer(&order, &meter) => result,
+            error = self.stall(&meter) => Err(error),
         }
+    }
+
+    /// Returns when what the meter counts has stood still for too long.
+    async fn stall(&self, meter: &Meter) -> Error {
+        let Some(limit) = self.config.progress_timeout else { return future::pending().await };
+        meter.stalled(limit).await;
+        Error::Stalled { limit }
     }
 
     /// The walk under its lease, which is made before the first write and deleted last. The name is resolved before:
@@ -137,13 +162,24 @@ impl Puller {
         let reference = &order.request.reference;
         let repository = Repository { domain: reference.domain().into(), path: reference.path().into() };
         let source = Source { repository, credentials: order.request.credentials.clone() };
-        let named = resolve::name(&self.fetcher, &source, reference, meter).await?;
+        let known = if self.config.always_verify_credentials {
+            None
+        } else {
+            resolve::known(&self.fetcher, &self.containerd, &source, reference).await?
+        };
+        let named = match known {
+            Some(named) => named,
+            None => resolve::name(&self.fetcher, &source, reference, meter).await?,
+        };
         let held = self.leases.hold(&reference.to_string()).await;
-        let held = held.map_err(|source| Error::Containerd { step: "make the lease of the pull", source })?;
-        let containerd = self.containerd.under(held.lease());
+        let mut held =
+            held.map_err(|source| Error::Containerd { step: "make the lease of the pull", source })?;
+        let containerd = self.containerd.under(held.current());
         let (meter, keep_layers) = (Arc::clone(meter), self.config.keep_layers);
         let context = Context { containerd, source, meter, keep_layers };
-        let result = self.walk(order, &context, named).await;
+        // Boxed: it is large, and every future around it would hold it.
+        let walk = Box::pin(self.walk(order, &context, named));
+        let result = held.during(walk).await;
         match &result {
             // The caller need not wait for a second silence: dropped, the lease is deleted behind its back.
             Err(error) if error.containerd_is_away() => drop(held),
@@ -157,11 +193,14 @@ impl Puller {
     /// The stages of a pull after its name is resolved, in their order.
     async fn walk(&self, order: &Order, context: &Context, named: Named) -> Result<Outcome, Error> {
         let (reference, snapshotter) = (&order.request.reference, &order.choice.snapshotter);
-        let resolved = resolve::resolve(&self.fetcher, context, named, &self.platform).await?;
+        let resolved = resolve::resolve(&self.fetcher, context, reference, named, &self.platform).await?;
         let plan = Plan::new(reference, &resolved)?;
         let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
-        let records = record::record(context, order, &resolved, &plan).await?;
-        publish::publish(&self.containerd, reference, &plan.image_id).await?;
+        let Recorded { names: records, shown } =
+            record::record(&self.names, context, order, &resolved, &plan).await?;
+        if order.sandbox.unwrap_or(shown.pinned) {
+            self.spread(order, context, &plan).await;
+        }
 
         let tally = Tally::new(context.meter.bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
         Ok(Outcome { image_id: plan.image_id, records, tally })

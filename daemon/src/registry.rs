@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::oci::Descriptor;
 use crate::oci::digest::Hasher;
+use crate::oci::{Descriptor, Digest};
 
+mod accepted;
 mod access;
 mod blob;
 mod challenge;
@@ -26,6 +27,7 @@ mod credentials_file;
 mod dial;
 mod error;
 mod failure;
+mod file_text;
 mod foreign;
 #[doc(hidden)]
 pub mod fuzz;
@@ -35,9 +37,11 @@ mod hosts_toml;
 mod kept;
 mod logins;
 mod message;
+mod pem;
 mod proxies;
 mod range;
 mod rate;
+mod redaction;
 mod redirected;
 mod requests;
 mod resolve;
@@ -52,6 +56,7 @@ mod stream;
 mod tests;
 mod tls;
 mod token;
+mod tunnel;
 mod wire;
 
 pub use check::{Report, check};
@@ -68,6 +73,7 @@ pub use stream::Stream;
 pub use tls::TlsError;
 pub use wire::ClientError;
 
+use accepted::Accepted;
 use access::Access;
 use credentials_file::CredentialsFile;
 use hosts::Host;
@@ -149,6 +155,8 @@ pub struct Shared {
     wire: Arc<Wire>,
     /// Tokens and demands.
     access: Access,
+    /// Who was shown what.
+    accepted: Accepted,
     /// Which login goes where.
     logins: Logins,
     /// Which local hosts speak TLS.
@@ -181,6 +189,7 @@ impl Registry {
             config_path: config.config_path,
             wire,
             access,
+            accepted: Accepted::default(),
             logins,
             schemes: Schemes::default(),
             standing: Standing::default(),
@@ -207,23 +216,64 @@ impl Registry {
         object: &str,
         credentials: &Credentials,
     ) -> Result<Resolved, Error> {
+        self.resolved(repository, object, credentials, true).await
+    }
+
+    /// The same by the manifest's own bytes, for a target that turned out not to be what a header told of it.
+    pub async fn resolve_by_body(
+        &self,
+        repository: &Repository,
+        object: &str,
+        credentials: &Credentials,
+    ) -> Result<Resolved, Error> {
+        self.resolved(repository, object, credentials, false).await
+    }
+
+    async fn resolved(
+        &self,
+        repository: &Repository,
+        object: &str,
+        credentials: &Credentials,
+        by_headers: bool,
+    ) -> Result<Resolved, Error> {
         let by_digest = object.contains(':');
         // A digest needs no trust in the host.
         let fits = |host: &Host| host.capabilities.resolve || by_digest;
         let mut search = Search::begin(self, repository, credentials, fits).await?;
         while let Some(session) = search.next().await {
             let open = self.requests.open();
-            let resolved = resolve::resolve(&session, object).await;
+            let resolved = if by_headers {
+                resolve::resolve(&session, object).await
+            } else {
+                resolve::resolve_by_body(&session, object).await
+            };
             drop(open);
             match resolved {
                 Ok(resolved) => {
+                    self.accepted.remember(repository, &resolved.target.digest, credentials, search.node());
                     search.served();
                     return Ok(resolved);
                 }
                 Err(failure) => search.failed(failure),
             }
         }
-        Err(search.given_up(format!("{repository}{}{object}", if by_digest { '@' } else { ':' })))
+        let error = search.given_up(format!("{repository}{}{object}", if by_digest { '@' } else { ':' }));
+        if matches!(error.kind(), Kind::Unauthorized | Kind::Denied) {
+            self.accepted.forget(repository, credentials, search.node());
+        }
+        Err(error)
+    }
+
+    /// Whether [`Self::resolve`] has led to this manifest before in the name of the same credentials, the node's being
+    /// as they were. Asks nobody: what the repository's hosts would say now may be another thing.
+    pub async fn has_shown(
+        &self,
+        repository: &Repository,
+        manifest: &Digest,
+        credentials: &Credentials,
+    ) -> Result<bool, Error> {
+        let node = self.logins.of_node().await.map_err(Error::Credentials)?;
+        Ok(self.accepted.knows(repository, manifest, credentials, &node))
     }
 
     /// A blob or manifest from `offset` on, from whichever hosts serve it. Nothing is asked before the first call to

@@ -2,6 +2,7 @@
 //! when the snapshotter does not already have, or take over, that layer. Nothing is committed before its diff ID is
 //! proved.
 
+mod clear;
 pub mod decompress;
 pub mod direct;
 pub mod fuzz;
@@ -10,14 +11,17 @@ mod snapshot_key;
 pub mod tar;
 pub mod tree;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+
+use tokio_util::task::TaskTracker;
 
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::snapshots::{Committed, Prepared, Snapshots};
 use crate::containerd::{self, Containerd, Kind, Mount, Snapshotter, labels};
 use crate::fetch::{self, Fetched, Fetcher, Meter, Source, Turns};
 use crate::oci::{ChainId, Descriptor, DiffId};
+use clear::Clearance;
 use direct::{Failure, Place, Unfit};
 use prefetch::Prefetch;
 use snapshot_key::SnapshotKeys;
@@ -94,10 +98,35 @@ pub enum Error {
         /// Digest of what was unpacked.
         actual: DiffId,
     },
+    /// The layer is to be left to the guest, and is on the host.
+    #[error(
+        "snapshotter {snapshotter} is in [snapshotter] guest_pull, but has snapshot {chain_id} unpacked on the host, \
+         and {used_by} stands on it: delete the pods and images that use it, and pull again"
+    )]
+    OnTheHost {
+        /// The snapshotter.
+        snapshotter: Snapshotter,
+        /// The snapshot's name.
+        chain_id: ChainId,
+        /// Key of a snapshot that stands on it.
+        used_by: String,
+    },
+    /// The layer is to be left to the guest, and the snapshotter wants it on the host.
+    #[error(
+        "snapshotter {snapshotter} is in [snapshotter] guest_pull, but wants layer {layer} unpacked on the host: check \
+         that its fs_driver is \"proxy\", or take it off that list"
+    )]
+    NotGuestPull {
+        /// Digest of the layer's blob.
+        layer: String,
+        /// The snapshotter.
+        snapshotter: Snapshotter,
+    },
     /// The snapshotter says that the snapshot exists, and does not have it.
     #[error(
-        "snapshotter {snapshotter} says that snapshot {chain_id} exists, but does not have it: its records and its \
-         disk differ; remove the image with `crictl rmi` and pull again"
+        "containerd has a record of snapshot {chain_id}, but snapshotter {snapshotter} has lost it, and something else \
+         needs it: delete the pods and images of that snapshotter, and the leases of pulls that crashed (`ctr -n k8s.io \
+         leases list`), and pull again"
     )]
     Vanished {
         /// The snapshotter.
@@ -115,6 +144,10 @@ pub struct Unpacker {
     turns: Turns<(Snapshotter, ChainId)>,
     /// Names what is being filled.
     keys: SnapshotKeys,
+    /// Owns clearances that outlive their pull, so that a drain can wait for them.
+    clearances: TaskTracker,
+    /// Snapshotters that leave all layers to the guest.
+    guest_pull: BTreeSet<Snapshotter>,
     /// By the configuration.
     engine: Engine,
 }
@@ -133,9 +166,22 @@ pub struct Context {
 }
 
 impl Unpacker {
-    /// An unpacker that gets its blobs from `fetcher` and has `engine` write their files.
-    pub fn new(fetcher: Arc<Fetcher>, engine: Engine) -> Self {
-        Self { fetcher, turns: Turns::default(), keys: SnapshotKeys::default(), engine }
+    /// An unpacker that gets its blobs from `fetcher` and has `engine` write their files. On the snapshotters of `guest_pull` it unpacks nothing.
+    pub fn new(fetcher: Arc<Fetcher>, guest_pull: BTreeSet<Snapshotter>, engine: Engine) -> Self {
+        Self {
+            fetcher,
+            turns: Turns::default(),
+            keys: SnapshotKeys::default(),
+            clearances: TaskTracker::new(),
+            guest_pull,
+            engine,
+        }
+    }
+
+    /// Waits for what must be done to its end although its pull has ended.
+    pub async fn drain(&self) {
+        self.clearances.close();
+        self.clearances.wait().await;
     }
 
     /// Unpacks the stack and says what became of each layer, lowest first. Committed layers stay whatever comes, since
@@ -152,8 +198,14 @@ impl Unpacker {
         for (index, layer) in layers.iter().enumerate() {
             let turn = self.turns.take((snapshotter.name.clone(), layer.chain_id.clone()));
             let _turn = prefetch.beside(async { Ok(turn.await) }).await?;
-            let step = self.step(context, snapshotter, layer);
-            let outcome = match step.prepare().await? {
+            let step = Step::new(self, context, snapshotter, layer);
+            let active = match step.prepare().await? {
+                Found::Nothing(active) => Some(active),
+                Found::Layer => None,
+                // Boxed, as it is rare and large.
+                unusable => Box::pin(step.instead_of(unusable, &layers[index..])).await?,
+            };
+            let outcome = match active {
                 None => {
                     prefetch.unneeded(index);
                     LayerOutcome::Exists
@@ -178,16 +230,6 @@ impl Unpacker {
         Ok(outcomes)
     }
 
-    fn step<'a>(
-        &'a self,
-        context: &'a Context,
-        snapshotter: &'a LoadedSnapshotter,
-        layer: &'a Layer,
-    ) -> Step<'a> {
-        let snapshots = context.containerd.snapshots(&snapshotter.name);
-        Step { context, snapshotter, layer, keys: &self.keys, engine: self.engine, snapshots }
-    }
-
     /// Fetches the layer's blob anew if what the content store has is not it. Boxed, as it is rare and large.
     async fn mend(&self, context: &Context, layer: &Layer) -> Result<bool, Error> {
         let Context { containerd, source, meter, .. } = context;
@@ -202,7 +244,9 @@ impl Error {
             Self::DiffId { .. } => true,
             Self::Direct { source, .. } => !source.is_full_disk(),
             Self::Containerd { source, .. } => matches!(source.kind(), Kind::Failed | Kind::NotFound),
-            Self::Fetch(_) | Self::Vanished { .. } => false,
+            Self::Fetch(_) | Self::Vanished { .. } | Self::OnTheHost { .. } | Self::NotGuestPull { .. } => {
+                false
+            }
         }
     }
 
@@ -212,7 +256,12 @@ impl Error {
             Self::Containerd { source, .. } | Self::Fetch(fetch::Error::Containerd(source)) => {
                 source.is_away()
             }
-            Self::Fetch(_) | Self::Direct { .. } | Self::DiffId { .. } | Self::Vanished { .. } => false,
+            Self::Fetch(_)
+            | Self::Direct { .. }
+            | Self::DiffId { .. }
+            | Self::Vanished { .. }
+            | Self::OnTheHost { .. }
+            | Self::NotGuestPull { .. } => false,
         }
     }
 }
@@ -223,37 +272,103 @@ struct Active {
     mounts: Vec<Mount>,
 }
 
+/// What a snapshotter has of a layer.
+enum Found {
+    /// Nothing: the layer is to be unpacked here.
+    Nothing(Active),
+    /// The layer, or it has taken it over.
+    Layer,
+    /// containerd's record of it, and not the layer.
+    Record,
+    /// The layer's files, which are to be in the guest alone.
+    OnTheHost,
+}
+
 /// The work on one layer.
 struct Step<'a> {
     context: &'a Context,
     snapshotter: &'a LoadedSnapshotter,
+    /// Whether it leaves all layers to the guest: none must be unpacked on the host then.
+    guest_pull: bool,
     layer: &'a Layer,
     keys: &'a SnapshotKeys,
     engine: Engine,
+    clearances: &'a TaskTracker,
     snapshots: Snapshots,
 }
 
-impl Step<'_> {
-    /// Asks the snapshotter for the layer; `None` if it has it. Always a prepare, never a stat alone: a remote
-    /// snapshotter takes a layer over only when it is asked for it.
-    async fn prepare(&self) -> Result<Option<Active>, Error> {
+impl<'a> Step<'a> {
+    fn new(
+        unpacker: &'a Unpacker,
+        context: &'a Context,
+        snapshotter: &'a LoadedSnapshotter,
+        layer: &'a Layer,
+    ) -> Self {
+        let snapshots = context.containerd.snapshots(&snapshotter.name);
+        let guest_pull = unpacker.guest_pull.contains(&snapshotter.name);
+        let Unpacker { keys, clearances, engine, .. } = unpacker;
+        Self { context, snapshotter, guest_pull, layer, keys, engine: *engine, clearances, snapshots }
+    }
+
+    /// Asks the snapshotter for the layer. Always a prepare, never a stat alone: a remote snapshotter takes a layer over
+    /// only when it is asked for it.
+    async fn prepare(&self) -> Result<Found, Error> {
         for _ in 0..PREPARE_ATTEMPTS {
             let key = self.keys.next(&self.layer.chain_id);
             let prepared =
                 self.snapshots.prepare(&key, self.layer.parent.as_ref(), self.layer.labels.clone()).await;
             match prepared.map_err(|source| self.failed(source))? {
-                Prepared::Active(mounts) => return Ok(Some(Active { key, mounts })),
+                Prepared::Active(_) if self.guest_pull => {
+                    self.abandon(&key).await;
+                    return Err(self.not_guest_pull());
+                }
+                Prepared::Active(mounts) => return Ok(Found::Nothing(Active { key, mounts })),
                 Prepared::Exists => {
                     // Held first and looked at second, so that no collection can come between. containerd 1.6 does
                     // not hold by itself what a prepare finds.
                     self.snapshots.hold(&self.layer.chain_id).await.map_err(|e| self.failed(e))?;
-                    if self.snapshots.exists(&self.layer.chain_id).await.map_err(|e| self.failed(e))? {
-                        return Ok(None);
+                    let labels = self.snapshots.labels(&self.layer.chain_id).await;
+                    if let Some(labels) = labels.map_err(|e| self.failed(e))? {
+                        let right = !self.guest_pull || labels::is_guest_pull(&labels);
+                        return Ok(if right { Found::Layer } else { Found::OnTheHost });
                     }
                 }
             }
         }
-        Err(self.vanished())
+        Ok(Found::Record)
+    }
+
+    /// Clears away what cannot be used, and asks once more. `stack` is the layer and all above it.
+    async fn instead_of(&self, unusable: Found, stack: &[Layer]) -> Result<Option<Active>, Error> {
+        let (containerd, snapshotter) = (&self.context.containerd, &self.snapshotter.name);
+        let Some(clearance) = Clearance::new(containerd, snapshotter, stack, self.clearances) else {
+            return self.prepare_anew().await;
+        };
+        if matches!(unusable, Found::OnTheHost) {
+            let used_by = clearance.the_unwanted().await.map_err(|source| self.failed(source))?;
+            if let Some(used_by) = used_by {
+                let (snapshotter, chain_id) = (snapshotter.clone(), self.layer.chain_id.clone());
+                return Err(Error::OnTheHost { snapshotter, chain_id, used_by });
+            }
+        } else {
+            clearance.the_dead().await.map_err(|source| self.failed(source))?;
+        }
+        self.prepare_anew().await
+    }
+
+    /// Asks for the layer where nothing unusable is left; `None` if the snapshotter has it.
+    async fn prepare_anew(&self) -> Result<Option<Active>, Error> {
+        match self.prepare().await? {
+            Found::Nothing(active) => Ok(Some(active)),
+            Found::Layer => Ok(None),
+            Found::Record => Err(self.vanished()),
+            Found::OnTheHost => Err(self.not_guest_pull()),
+        }
+    }
+
+    fn not_guest_pull(&self) -> Error {
+        let (layer, snapshotter) = (self.layer.blob.digest.to_string(), self.snapshotter.name.clone());
+        Error::NotGuestPull { layer, snapshotter }
     }
 
     /// Fills the active snapshot and commits it; removes it if that fails.
@@ -263,18 +378,23 @@ impl Step<'_> {
         fetched: impl Future<Output = Fetched>,
     ) -> Result<LayerOutcome, Error> {
         let filled = self.apply_and_commit(&mut active, fetched).await;
-        // The lease is the second line: what cannot be removed now goes when it is deleted or expires.
-        if filled.as_ref().is_err_and(|error| !error.containerd_is_away())
-            && let Err(error) = self.snapshots.remove(&active.key).await
-        {
-            tracing::debug!(key = active.key, %error, "an active snapshot is left to the lease");
+        if filled.as_ref().is_err_and(|error| !error.containerd_is_away()) {
+            self.abandon(&active.key).await;
         }
         filled.map(LayerOutcome::Applied)
     }
 
-    /// The same with a blob that was fetched anew.
+    /// Removes an active snapshot. The lease is the second line: what cannot be removed now goes when it is deleted or
+    /// expires.
+    async fn abandon(&self, key: &str) {
+        if let Err(error) = self.snapshots.remove(key).await {
+            tracing::debug!(key, %error, "an active snapshot is left to the lease");
+        }
+    }
+
+    /// Does all of it again, with a blob that was fetched anew.
     async fn once_more(&self) -> Result<LayerOutcome, Error> {
-        match self.prepare().await? {
+        match self.prepare_anew().await? {
             None => Ok(LayerOutcome::Exists),
             Some(active) => self.fill(active, async { Fetched::Transferred { continued: 0 } }).await,
         }
@@ -317,7 +437,7 @@ impl Step<'_> {
             if let Unfit::Rights(_) = reason {
                 // Something may have been written before it failed.
                 self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
-                let Some(fresh) = self.prepare().await? else { return Ok(None) };
+                let Some(fresh) = self.prepare_anew().await? else { return Ok(None) };
                 *active = fresh;
             }
         }
@@ -347,7 +467,7 @@ impl Step<'_> {
     /// puts theirs under our lease.
     async fn take_theirs(&self, active: &Active) -> Result<(), Error> {
         self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
-        let Some(again) = self.prepare().await? else { return Ok(()) };
+        let Some(again) = self.prepare_anew().await? else { return Ok(()) };
         self.snapshots.remove(&again.key).await.map_err(|source| self.failed(source))?;
         Err(self.vanished())
     }

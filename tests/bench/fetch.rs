@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use drayd_tests::bed::Bed;
 use drayd_tests::cri::Cri;
+use drayd_tests::ctr;
 use drayd_tests::launch::{Launch, Launched};
 use drayd_tests::layer::{LayerTar, Meta, noise};
 use drayd_tests::link::Link;
-use drayd_tests::peers::{self, Release};
+use drayd_tests::peers::Release;
 use drayd_tests::place::Place;
 use drayd_tests::scripted::image::{Blob, Image};
 use drayd_tests::scripted::{Authority, Scripted, Tls};
@@ -176,7 +177,7 @@ async fn pull(
     match puller {
         Puller::Drayd => pull_by_cri(&node.drayd.cri(), &reference, image).await,
         Puller::Service => pull_by_cri(&node.bed.containerd.cri(), &reference, image).await,
-        Puller::Client => pull_by_client(node, &reference).await,
+        Puller::Client => ctr::pull(&node.bed.containerd, "k8s.io", &reference).await,
     }
     .with_context(|| format!("cannot pull {reference}"))?;
     let wall = started.elapsed().as_secs_f64();
@@ -191,20 +192,5 @@ async fn pull(
 async fn pull_by_cri(cri: &Cri, reference: &str, image: &Image) -> Result<()> {
     let id = cri.pull(reference, None, None).await?;
     ensure!(id == image.config.digest, "its id is {id}");
-    Ok(())
-}
-
-/// By `ctr`, which resolves, fetches and unpacks itself, as every program does that is built on containerd's client.
-async fn pull_by_client(node: &Node, reference: &str) -> Result<()> {
-    let containerd = &node.bed.containerd;
-    let mut command = tokio::process::Command::new(peers::ctr(node.release)?);
-    command.arg("--address").arg(containerd.socket()).args(["--namespace", "k8s.io", "images", "pull"]);
-    command.arg("--hosts-dir").arg(containerd.registry_configuration());
-    if node.release != Release::V1_6 {
-        // Else containerd's transfer service does the pull.
-        command.arg("--local");
-    }
-    let output = command.arg(reference).kill_on_drop(true).output().await.context("cannot run ctr")?;
-    ensure!(output.status.success(), "ctr: {}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(())
 }

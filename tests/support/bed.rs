@@ -53,6 +53,11 @@ impl Bed {
         self.clearing.place.run()
     }
 
+    /// Where containerd and the nydus-snapshotter keep what they have.
+    pub fn root(&self) -> &Path {
+        self.clearing.place.root()
+    }
+
     /// What the registries hold, for one more of them.
     pub fn storage(&self) -> PathBuf {
         self.clearing.place.root().join("registry")

@@ -129,6 +129,20 @@ impl Containerd {
         restart(&self.nydus, || start_nydus(&self.place))
     }
 
+    /// Deletes everything that the nydus-snapshotter has, behind containerd's back.
+    pub fn wipe_nydus(&self) -> Result<()> {
+        self.kill_nydus()?;
+        remove(&self.place.root().join("nydus"))?;
+        self.restart_nydus()
+    }
+
+    /// Deletes everything that a snapshotter of its own has, behind its back.
+    pub async fn wipe_snapshotter(&self, name: &str) -> Result<()> {
+        locked(&self.process).terminate()?;
+        remove(&self.place.root().join(format!("containerd/io.containerd.snapshotter.v1.{name}")))?;
+        self.restart().await
+    }
+
     /// Gives both processes up, for a bed that stays; returns containerd's pid.
     pub fn leave(self) -> u32 {
         let [process, nydus] = [self.process, self.nydus]
@@ -202,6 +216,10 @@ fn start_nydus(place: &Place) -> Result<Process> {
     let mut process = Process::spawn("nydus", command, place.run())?;
     process.wait_until("listening on its socket", START, || UnixStream::connect(&socket).is_ok())?;
     Ok(process)
+}
+
+fn remove(directory: &Path) -> Result<()> {
+    fs::remove_dir_all(directory).with_context(|| format!("cannot delete {}", directory.display()))
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

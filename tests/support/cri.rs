@@ -84,8 +84,19 @@ impl Cri {
 
     /// The image of this name or id, if it is there.
     pub async fn image(&self, name: &str) -> Result<Option<cri::Image>, Status> {
-        let request = cri::ImageStatusRequest { image: Some(image(name)), verbose: false };
+        self.image_for(image(name)).await
+    }
+
+    /// The same, as it is asked for a pod.
+    pub async fn image_for(&self, spec: cri::ImageSpec) -> Result<Option<cri::Image>, Status> {
+        let request = cri::ImageStatusRequest { image: Some(spec), verbose: false };
         Ok(self.images.clone().image_status(request).await?.into_inner().image)
+    }
+
+    /// What a verbose status tells of an image besides itself.
+    pub async fn image_info(&self, name: &str) -> Result<HashMap<String, String>, Status> {
+        let request = cri::ImageStatusRequest { image: Some(image(name)), verbose: true };
+        Ok(self.images.clone().image_status(request).await?.into_inner().info)
     }
 
     /// Removes an image under all its names.
@@ -97,6 +108,23 @@ impl Cri {
     /// Every image.
     pub async fn list(&self) -> Result<Vec<cri::Image>, Status> {
         Ok(self.images.clone().list_images(cri::ListImagesRequest::default()).await?.into_inner().images)
+    }
+
+    /// The images that a filter of this name lets through.
+    pub async fn list_by(&self, name: &str) -> Result<Vec<cri::Image>, Status> {
+        let request = cri::ListImagesRequest { filter: Some(filter(name)) };
+        Ok(self.images.clone().list_images(request).await?.into_inner().images)
+    }
+
+    /// The messages of a stream of images: every image, or what a filter of this name lets through.
+    pub async fn stream(&self, name: Option<&str>) -> Result<Vec<Vec<cri::Image>>, Status> {
+        let request = cri::StreamImagesRequest { filter: name.map(filter) };
+        let mut stream = self.images.clone().stream_images(request).await?.into_inner();
+        let mut messages = Vec::new();
+        while let Some(message) = stream.message().await? {
+            messages.push(message.images);
+        }
+        Ok(messages)
     }
 
     /// What images take on disk: the directory, and bytes and inodes in use.
@@ -160,7 +188,17 @@ impl Cri {
 
     /// Creates and runs a container in a pod; returns what it printed.
     pub async fn run_container(&self, pod: &Pod, reference: &str) -> Result<String> {
-        let mut runtime = self.runtime.clone();
+        let id = self.create_container(pod, reference).await?;
+        let start = cri::StartContainerRequest { container_id: id.clone() };
+        self.runtime.clone().start_container(start).await.context("cannot start the container")?;
+        self.await_exit(&id).await?;
+        let log = Path::new(&pod.config.log_directory).join("main.log");
+        let text = fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
+        Ok(printed(&text))
+    }
+
+    /// Creates a container in a pod; returns its id.
+    pub async fn create_container(&self, pod: &Pod, reference: &str) -> Result<String> {
         let config = cri::ContainerConfig {
             metadata: Some(cri::ContainerMetadata { name: "main".into(), attempt: 0 }),
             image: Some(image(reference)),
@@ -177,18 +215,8 @@ impl Cri {
             config: Some(config),
             sandbox_config: Some(pod.config.clone()),
         };
-        let id = runtime
-            .create_container(create)
-            .await
-            .context("cannot create the container")?
-            .into_inner()
-            .container_id;
-        let start = cri::StartContainerRequest { container_id: id.clone() };
-        runtime.start_container(start).await.context("cannot start the container")?;
-        self.await_exit(&id).await?;
-        let log = Path::new(&pod.config.log_directory).join("main.log");
-        let text = fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
-        Ok(printed(&text))
+        let created = self.runtime.clone().create_container(create).await;
+        Ok(created.context("cannot create the container")?.into_inner().container_id)
     }
 
     async fn await_exit(&self, container: &str) -> Result<()> {
@@ -211,6 +239,10 @@ impl Cri {
 
 fn image(reference: &str) -> cri::ImageSpec {
     cri::ImageSpec { image: reference.to_owned(), ..cri::ImageSpec::default() }
+}
+
+fn filter(name: &str) -> cri::ImageFilter {
+    cri::ImageFilter { image: Some(image(name)) }
 }
 
 fn host_network() -> cri::NamespaceOption {

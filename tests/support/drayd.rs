@@ -81,6 +81,12 @@ impl Drayd {
         self.process.pid()
     }
 
+    /// SIGSTOP until the guard is dropped.
+    pub fn freeze(&mut self) -> Result<Frozen<'_>> {
+        self.process.freeze()?;
+        Ok(Frozen(&mut self.process))
+    }
+
     /// SIGKILL, as a crash.
     pub fn kill(&mut self) -> Result<()> {
         self.process.kill()
@@ -89,6 +95,18 @@ impl Drayd {
     /// SIGTERM; says whether it ended by that alone.
     pub fn terminate(&mut self) -> Result<bool> {
         self.process.terminate()
+    }
+}
+
+/// A drayd that stands still; goes on when this is dropped.
+#[derive(Debug)]
+pub struct Frozen<'a>(&'a mut Process);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.thaw() {
+            eprintln!("{error:#}");
+        }
     }
 }
 

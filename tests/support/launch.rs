@@ -22,6 +22,8 @@ pub struct Launch {
     directory: PathBuf,
     /// containerd's socket.
     containerd: PathBuf,
+    /// The containerd namespace that it works in.
+    pub namespace: &'static str,
     /// More keys of `[cri]`.
     pub cri: String,
     /// `text` or `json`.
@@ -48,6 +50,7 @@ impl Launch {
         Ok(Self {
             directory,
             containerd: containerd.to_owned(),
+            namespace: "k8s.io",
             cri: String::new(),
             format: "text",
             level: "info",
@@ -69,9 +72,10 @@ impl Launch {
     /// The configuration file, written.
     pub fn config(&self) -> Result<PathBuf> {
         let text = format!(
-            "[containerd]\naddress = \"{}\"\n\n[cri]\nsocket = \"{}\"\n{}\n\n[log]\nformat = \"{}\"\n\
+            "[containerd]\naddress = \"{}\"\nnamespace = \"{}\"\n\n[cri]\nsocket = \"{}\"\n{}\n\n[log]\nformat = \"{}\"\n\
              level = \"{}\"\n\n{}\n",
             self.containerd.display(),
+            self.namespace,
             self.socket().display(),
             self.cri,
             self.format,

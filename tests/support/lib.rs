@@ -13,7 +13,9 @@
 //! | `containerd` | one containerd with its own nydus-snapshotter |
 //! | `socket`, `cri`, `probe`, `tree`, `raw` | clients: CRI, containerd's native API, the unpacked filesystem, any method |
 //! | `grpc_go`, `hpack` | a client that writes what grpc-go writes |
+//! | `ctr` | containerd's own client for the command line |
 //! | `drayd`, `launch`, `log` | drayd itself, in front of a containerd: the plain way, and any way; what it logs |
+//! | `stage` | a bed without images, and drayd in front of it |
 //! | `throttle`, `link`, `wait` | a slow wire; a long wire; waiting with a deadline |
 //! | `scripted` | a registry that does what a script says, and images made for it |
 
@@ -21,6 +23,7 @@ pub mod bed;
 pub mod containerd;
 pub mod crane;
 pub mod cri;
+pub mod ctr;
 mod difference;
 pub mod drayd;
 pub mod grpc_go;
@@ -39,6 +42,7 @@ pub mod raw;
 pub mod registry;
 pub mod scripted;
 pub mod socket;
+pub mod stage;
 pub mod suite;
 pub mod throttle;
 pub mod tree;

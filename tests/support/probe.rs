@@ -1,5 +1,5 @@
-//! Reads containerd's native API in the namespace of Kubernetes: what is stored, leased and loaded. Changes nothing but
-//! by `force_gc`, `delete_lease`, `tag`, `untag` and `leave_ingest`, and what checks prepare and view.
+//! Reads containerd's native API, in the namespace of Kubernetes if not told otherwise: what is stored, leased and
+//! loaded. What changes something says so in its name, and is for what somebody else would do beside drayd.
 
 mod state;
 
@@ -14,7 +14,7 @@ use containerd_client::services::v1::introspection_client::IntrospectionClient;
 use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use containerd_client::services::v1::snapshots::{
-    PrepareSnapshotRequest, RemoveSnapshotRequest, ViewSnapshotRequest,
+    CommitSnapshotRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, ViewSnapshotRequest,
 };
 use containerd_client::types::{self, Mount};
 use tonic::metadata::MetadataValue;
@@ -35,16 +35,16 @@ const SNAPSHOTTER_TYPE: &str = "io.containerd.snapshotter.v1";
 /// containerd's native API.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    channel: InterceptedService<Channel, Kubernetes>,
+    channel: InterceptedService<Channel, Namespace>,
 }
 
-/// Puts every call into the namespace of Kubernetes.
+/// Puts every call into a namespace.
 #[derive(Clone, Copy, Debug)]
-pub struct Kubernetes;
+pub struct Namespace(&'static str);
 
-impl Interceptor for Kubernetes {
+impl Interceptor for Namespace {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static("k8s.io"));
+        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(self.0));
         Ok(request)
     }
 }
@@ -67,7 +67,12 @@ pub struct Plugin {
 impl Probe {
     /// Connects at the first call.
     pub fn connect(socket: &Path) -> Self {
-        Self { channel: InterceptedService::new(socket::channel(socket), Kubernetes) }
+        Self::connect_in(socket, "k8s.io")
+    }
+
+    /// The same in another namespace.
+    pub fn connect_in(socket: &Path, namespace: &'static str) -> Self {
+        Self { channel: InterceptedService::new(socket::channel(socket), Namespace(namespace)) }
     }
 
     /// Everything stored, in every loaded snapshotter.
@@ -147,6 +152,21 @@ impl Probe {
         Ok(())
     }
 
+    /// Sets a label of an image record.
+    pub async fn label_image(&self, name: &str, key: &str, value: &str) -> Result<()> {
+        // With its target: containerd up to 1.7 comes to a crash by an update without one.
+        let get = api::GetImageRequest { name: name.to_owned() };
+        let image = self.images().get(get).await.with_context(|| format!("there is no record {name}"))?;
+        let target = image.into_inner().image.and_then(|image| image.target);
+        let labels = [(key.to_owned(), value.to_owned())].into();
+        let image = api::Image { name: name.to_owned(), target, labels, ..api::Image::default() };
+        let mask = prost_types::FieldMask { paths: vec![format!("labels.{key}")] };
+        let update =
+            api::UpdateImageRequest { image: Some(image), update_mask: Some(mask), source_date_epoch: None };
+        self.images().update(update).await.with_context(|| format!("cannot label the record {name}"))?;
+        Ok(())
+    }
+
     /// Deletes an image record.
     pub async fn untag(&self, name: &str) -> Result<()> {
         let delete = api::DeleteImageRequest { name: name.to_owned(), ..api::DeleteImageRequest::default() };
@@ -171,14 +191,37 @@ impl Probe {
         Ok(())
     }
 
-    /// Writes bytes and commits them as the blob of this digest.
+    /// Writes bytes and commits them as the blob of this digest, for a collection to take.
     pub async fn write_blob(&self, reference: &str, digest: &str, bytes: &[u8]) -> Result<()> {
+        self.write(reference, digest, bytes, &[]).await
+    }
+
+    /// Writes a blob that no collection takes; [`Probe::delete_blob`] does.
+    pub async fn root_blob(&self, digest: &str, bytes: &[u8]) -> Result<()> {
+        self.write(digest, digest, bytes, &[("containerd.io/gc.root", digest)]).await
+    }
+
+    /// Deletes a blob.
+    pub async fn delete_blob(&self, digest: &str) -> Result<()> {
+        let delete = api::DeleteContentRequest { digest: digest.to_owned() };
+        self.content().delete(delete).await.with_context(|| format!("cannot delete the blob {digest}"))?;
+        Ok(())
+    }
+
+    async fn write(
+        &self,
+        reference: &str,
+        digest: &str,
+        bytes: &[u8],
+        labels: &[(&str, &str)],
+    ) -> Result<()> {
         let commit = api::WriteContentRequest {
             action: api::WriteAction::Commit.into(),
             r#ref: reference.to_owned(),
             total: i64::try_from(bytes.len())?,
             expected: digest.to_owned(),
             data: bytes.to_vec(),
+            labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             ..api::WriteContentRequest::default()
         };
         let answer = self.content().write(tokio_stream::iter([commit])).await;
@@ -191,6 +234,13 @@ impl Probe {
     pub async fn abort_ingest(&self, reference: &str) -> Result<()> {
         let abort = api::AbortRequest { r#ref: reference.to_owned() };
         self.content().abort(abort).await.with_context(|| format!("cannot abort the ingest {reference}"))?;
+        Ok(())
+    }
+
+    /// Makes a lease that never expires, as another client of containerd may.
+    pub async fn make_lease(&self, id: &str) -> Result<()> {
+        let create = api::CreateRequest { id: id.to_owned(), ..api::CreateRequest::default() };
+        self.leases().create(create).await.with_context(|| format!("cannot make the lease {id}"))?;
         Ok(())
     }
 
@@ -225,6 +275,19 @@ impl Probe {
         Ok(self.snapshots().prepare(request).await?.into_inner().mounts)
     }
 
+    /// Commits an active snapshot as it is, without what a pull says of it.
+    pub async fn commit(&self, snapshotter: &str, key: &str, name: &str) -> Result<()> {
+        let request = CommitSnapshotRequest {
+            snapshotter: snapshotter.to_owned(),
+            key: key.to_owned(),
+            name: name.to_owned(),
+            ..CommitSnapshotRequest::default()
+        };
+        let committed = self.snapshots().commit(request).await;
+        committed.with_context(|| format!("cannot commit {name} in {snapshotter}"))?;
+        Ok(())
+    }
+
     /// Removes a snapshot.
     pub async fn remove_snapshot(&self, snapshotter: &str, key: &str) -> Result<()> {
         let request = RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.to_owned() };
@@ -254,19 +317,19 @@ impl Probe {
         Ok(snapshots)
     }
 
-    fn images(&self) -> ImagesClient<InterceptedService<Channel, Kubernetes>> {
+    fn images(&self) -> ImagesClient<InterceptedService<Channel, Namespace>> {
         ImagesClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
     }
 
-    fn content(&self) -> ContentClient<InterceptedService<Channel, Kubernetes>> {
+    fn content(&self) -> ContentClient<InterceptedService<Channel, Namespace>> {
         ContentClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
     }
 
-    fn leases(&self) -> LeasesClient<InterceptedService<Channel, Kubernetes>> {
+    fn leases(&self) -> LeasesClient<InterceptedService<Channel, Namespace>> {
         LeasesClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
     }
 
-    fn snapshots(&self) -> SnapshotsClient<InterceptedService<Channel, Kubernetes>> {
+    fn snapshots(&self) -> SnapshotsClient<InterceptedService<Channel, Namespace>> {
         SnapshotsClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
     }
 }

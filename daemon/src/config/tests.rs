@@ -26,11 +26,13 @@ fn every_key_takes_another_value() {
         socket_mode = "0600"
         socket_group = "drayd"
         verify_unpacked = false
+        kubelet_reasons = true
         [api]
         socket = "/run/a.sock"
         [snapshotter]
         default = "native"
         unknown_handler = "default"
+        guest_pull = ["nydus"]
         [snapshotter.handlers]
         kata = "nydus"
         [registry]
@@ -45,6 +47,8 @@ fn every_key_takes_another_value() {
         [pull]
         max_concurrent_downloads = 0
         progress_timeout = "0"
+        always_verify_credentials = true
+        lease_lifetime = "12h"
         [unpack]
         engine = "differ"
         keep_layers = false
@@ -65,11 +69,13 @@ fn every_key_takes_another_value() {
             socket_mode: Mode::new(0o600).unwrap(),
             socket_group: Some(Group::Name("drayd".into())),
             verify_unpacked: false,
+            kubelet_reasons: true,
         },
         api: Api { socket: "/run/a.sock".into() },
         snapshotter: Snapshotter {
             default: Some(identifier("native")),
             unknown_handler: UnknownHandler::Default,
+            guest_pull: vec![identifier("nydus")],
             handlers: BTreeMap::from([("kata".into(), identifier("nydus"))]),
         },
         registry: Registry {
@@ -82,7 +88,12 @@ fn every_key_takes_another_value() {
             range_size: RangeSize(512 << 10),
             download_rate: Some(Size(50 << 20)),
         },
-        pull: Pull { max_concurrent_downloads: None, progress_timeout: None },
+        pull: Pull {
+            max_concurrent_downloads: None,
+            progress_timeout: None,
+            always_verify_credentials: true,
+            lease_lifetime: Lifetime(Duration::from_secs(12 * 3600)),
+        },
         unpack: Unpack { engine: Engine::Differ, keep_layers: false },
         metrics: Metrics { address: Some(SocketAddr::from(([127, 0, 0, 1], 9095))) },
         log: Log { level: Level::Trace, format: Format::Json },
@@ -221,6 +232,10 @@ fn a_named_file_that_is_missing_is_an_error() {
 #[test]
 fn what_has_no_effect_is_warned_of() {
     assert_eq!(warnings(&Config::default()), Vec::<String>::new());
+    let short = warnings(&parse("[pull]\nlease_lifetime = \"4h3m59s\"").unwrap());
+    assert!(short.len() == 1 && short[0].contains("below 4h4m:"), "{short:?}");
+    assert!(reference::tables().contains("below `4h4m` it may expire"), "the reference tells another time");
+    assert!(warnings(&parse("[pull]\nlease_lifetime = \"4h4m\"").unwrap()).is_empty());
     let text = "[api]\nsocket = \"/run/a\"\n[metrics]\naddress = \"127.0.0.1:1\"";
     let warnings = warnings(&parse(text).unwrap());
     assert_eq!(warnings.len(), 2);

@@ -16,7 +16,6 @@ use prost_types::FieldMask;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use super::leases::Collect;
 use super::snapshots::Usage;
 use super::{Containerd, Error, Kind, MAX_MESSAGE, METADATA_DEADLINE};
 use crate::oci::digest::Hasher;
@@ -76,6 +75,20 @@ impl Containerd {
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Digests of all blobs that have a label of this name.
+    pub async fn labelled_blobs(&self, label: &str) -> Result<Vec<Digest>, Error> {
+        let failed = |status| Error::new("list blobs with the label", label, &status);
+        let message = ListContentRequest { filters: vec![format!("labels.\"{label}\"")] };
+        let listed = self.content_client().list(self.request(message)).await;
+        let mut stream = listed.map_err(failed)?.into_inner();
+        let mut digests = Vec::new();
+        while let Some(page) = stream.message().await.map_err(failed)? {
+            // What is not a digest names no blob.
+            digests.extend(page.info.into_iter().filter_map(|info| info.digest.parse::<Digest>().ok()));
+        }
+        Ok(digests)
     }
 
     /// How many blobs the namespace has, and how many bytes they are. One blob is one file.
@@ -159,13 +172,8 @@ impl Containerd {
             Err(error) if error.kind() != Kind::NotFound => return Err(error),
             _ => {}
         }
-        // Files go with a collection, and the end of a lease is what can be told to wait for one.
-        let id = format!("drayd-discard-{}", digest.as_str().replace(':', "-"));
-        match self.create_lease(&id, METADATA_DEADLINE, HashMap::new()).await {
-            Err(error) if error.kind() != Kind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        self.delete_lease(&id, Collect::Now).await
+        // Files go with a collection.
+        self.collect(digest).await
     }
 
     /// Adds labels to a blob; labels that others set stay.
@@ -181,6 +189,12 @@ impl Containerd {
             .await
             .map(drop)
             .map_err(|status| Error::new("label blob", digest.as_str(), &status))
+    }
+
+    /// Takes a label off a blob.
+    pub async fn unlabel_blob(&self, digest: &Digest, label: &str) -> Result<(), Error> {
+        // containerd keeps no empty label.
+        self.label_blob(digest, HashMap::from([(label.to_owned(), String::new())])).await
     }
 
     fn content_client(&self) -> ContentClient<Channel> {

@@ -7,6 +7,15 @@ use drayd_proto::cri::{ImageFsInfoRequest, ImageSpec, ImageStatusRequest, Status
 
 use super::{Containerd, Error, MAX_MESSAGE};
 
+/// An image as containerd's CRI shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CriImage {
+    /// Its ID.
+    pub id: String,
+    /// Whether it is one of those that are never collected. From 2.x on CRI pins the sandbox image by itself.
+    pub pinned: bool,
+}
+
 impl Containerd {
     /// The CRI plugin's configuration as the JSON text of `Status(verbose)`, `info["config"]`.
     pub async fn cri_config(&self) -> Result<String, Error> {
@@ -22,6 +31,11 @@ impl Containerd {
 
     /// The image ID that containerd's CRI has for a reference or ID; `None` if it knows no such image.
     pub async fn cri_image_id(&self, image: &str) -> Result<Option<String>, Error> {
+        Ok(self.cri_image(image).await?.map(|image| image.id))
+    }
+
+    /// What containerd's CRI has for a reference or ID; `None` if it knows no such image.
+    pub async fn cri_image(&self, image: &str) -> Result<Option<CriImage>, Error> {
         let spec = ImageSpec { image: image.into(), ..ImageSpec::default() };
         let message = ImageStatusRequest { image: Some(spec), verbose: false };
         let mut client = ImageServiceClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE);
@@ -29,7 +43,7 @@ impl Containerd {
             .image_status(self.request(message))
             .await
             .map_err(|status| Error::new("ask the CRI for image", image, &status))?;
-        Ok(response.into_inner().image.map(|image| image.id))
+        Ok(response.into_inner().image.map(|image| CriImage { id: image.id, pinned: image.pinned }))
     }
 
     /// The mount point of the filesystem that containerd's CRI keeps images on: the root of its default

@@ -13,7 +13,7 @@ use super::{Containerd, Error, content};
 use crate::oci::{Descriptor, DiffId, Digest, media_type};
 
 /// A bound on one layer, far above any real one (100 GB at 30 MB/s), so that a hung differ ends some day.
-const APPLY_DEADLINE: Duration = Duration::from_secs(3600);
+pub(super) const APPLY_DEADLINE: Duration = Duration::from_secs(3600);
 /// The stream processors that decrypt layers, by the names they have in containerd's configuration. containerd hands a
 /// payload to the one of that name only (its `docs/cri/decryption.md`).
 const DECODERS: [&str; 2] =

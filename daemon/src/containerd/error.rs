@@ -63,7 +63,7 @@ impl Error {
     }
 
     /// A call that was not answered within a deadline of this side.
-    pub(crate) fn late(operation: &'static str, subject: impl Into<String>, limit: Duration) -> Self {
+    pub(super) fn late(operation: &'static str, subject: impl Into<String>, limit: Duration) -> Self {
         let message = format!("no answer within {} s", limit.as_secs());
         Self { operation, subject: subject.into(), kind: Kind::Deadline, message }
     }

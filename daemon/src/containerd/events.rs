@@ -8,13 +8,13 @@ use containerd_client::types::Envelope;
 use prost::Message as _;
 use tonic::Streaming;
 
-use super::{Containerd, Error};
+use super::{Containerd, Error, METADATA_DEADLINE};
 
 /// Topics under which containerd tells of image records: `create`, `update` and `delete`.
 const IMAGES: &str = "/images/";
 /// Topics of marks, each subscriber's under a name of its own. containerd takes in any topic.
 const MARKS: &str = "/drayd/mark/";
-/// Between two marks of a subscription that is not served yet.
+/// Between the first two marks of a subscription that is not served yet, and twice as long each time after that.
 const AGAIN: Duration = Duration::from_millis(50);
 const OPERATION: &str = "subscribe to events";
 
@@ -96,16 +96,19 @@ impl Marker {
             Ok(events)
         };
         let knocking = async {
+            let mut pause = AGAIN;
             loop {
                 if let Err(error) = self.mark(0).await {
                     break error;
                 }
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(pause).await;
+                pause *= 2;
             }
         };
         tokio::select! {
             events = subscribed => events,
             error = knocking => Err(error),
+            () = tokio::time::sleep(METADATA_DEADLINE) => Err(Error::late(OPERATION, "", METADATA_DEADLINE)),
         }
     }
 }

@@ -64,20 +64,20 @@ impl Containerd {
 
     /// Creates the record, or points an existing one to the target and adds the labels. Labels that others set on
     /// it stay, and a record that is right already is not written (as containerd's CRI does, so that no event
-    /// is sent for nothing).
-    pub async fn put_image(&self, record: &ImageRecord) -> Result<(), Error> {
+    /// is sent for nothing). Returns what was under the name before.
+    pub async fn put_image(&self, record: &ImageRecord) -> Result<Found, Error> {
         // A record that somebody deletes in between is created by the next round.
         for _ in 0..PUT_ATTEMPTS - 1 {
             match self.create_image(record).await {
                 Err(error) if error.kind() == Kind::AlreadyExists => {}
-                other => return other,
+                other => return other.map(|()| Found::Nothing),
             }
             match self.update_image(record).await {
                 Err(error) if error.kind() == Kind::NotFound => {}
                 other => return other,
             }
         }
-        self.create_image(record).await
+        self.create_image(record).await.map(|()| Found::Nothing)
     }
 
     async fn create_image(&self, record: &ImageRecord) -> Result<(), Error> {
@@ -86,13 +86,27 @@ impl Containerd {
         created.map(drop).map_err(|status| Error::new("create image record", &record.name, &status))
     }
 
-    async fn update_image(&self, record: &ImageRecord) -> Result<(), Error> {
-        if let Found::Record(present) = self.find_image(&record.name).await? {
+    async fn update_image(&self, record: &ImageRecord) -> Result<Found, Error> {
+        let found = self.find_image(&record.name).await?;
+        if let Found::Record(present) = &found {
             let labelled = record.labels.iter().all(|(k, v)| present.labels.get(k) == Some(v));
             if labelled && present.target.digest == record.target.digest {
-                return Ok(());
+                return Ok(found);
             }
         }
+        self.write_image(record).await.map(|()| found)
+    }
+
+    /// Points an existing record to the target and sets the labels, of which an empty one goes; others stay. Nothing to
+    /// do if there is none.
+    pub async fn change_image(&self, record: &ImageRecord) -> Result<(), Error> {
+        match self.write_image(record).await {
+            Err(error) if error.kind() != Kind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn write_image(&self, record: &ImageRecord) -> Result<(), Error> {
         let mut paths = vec!["target".to_owned()];
         paths.extend(record.labels.keys().map(|key| format!("labels.{key}")));
         let message = UpdateImageRequest {

@@ -1,6 +1,8 @@
 //! Label and annotation keys that containerd, its garbage collector and its snapshotters agree on. Each stands here
 //! once.
 
+use std::collections::HashMap;
+
 /// On a lease: RFC 3339 time after which the collector ignores it (containerd `docs/garbage-collection.md`).
 pub const GC_EXPIRE: &str = "containerd.io/gc.expire";
 /// On a config: `<this>.<snapshotter>` holds the top chain ID and keeps that snapshot alive.
@@ -30,6 +32,8 @@ pub const CRI_MANIFEST_DIGEST: &str = "containerd.io/snapshot/cri.manifest-diges
 pub const CRI_LAYER_DIGEST: &str = "containerd.io/snapshot/cri.layer-digest";
 /// On a snapshot: blob digests of this layer and those above it, comma-separated.
 pub const CRI_IMAGE_LAYERS: &str = "containerd.io/snapshot/cri.image-layers";
+/// On a snapshot: `true` if the nydus-snapshotter's proxy driver took the layer over, to be pulled in the guest.
+const GUEST_PULL: &str = "containerd.io/snapshot/nydus-proxy-mode";
 /// On a snapshot: the layer's diff ID (set by containerd from 2.3 on).
 pub const SNAPSHOT_DIFF_ID: &str = "containerd.io/snapshot/diff-id";
 /// On a snapshot: the chain ID below (set by containerd from 2.3 on).
@@ -42,3 +46,8 @@ pub const CRI_PINNED: (&str, &str) = ("io.cri-containerd.pinned", "pinned");
 
 /// containerd refuses a label whose key and value together are longer (`labels/validate.go`).
 pub const MAX_LABEL: usize = 4096;
+
+/// Whether a snapshot with these labels is one whose layer is pulled in the guest.
+pub(crate) fn is_guest_pull(labels: &HashMap<String, String>) -> bool {
+    labels.get(GUEST_PULL).is_some_and(|value| value == "true")
+}

@@ -69,6 +69,17 @@ pub enum Committed {
     Before,
 }
 
+/// A snapshot and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its key: a chain ID for a layer of an image.
+    pub name: String,
+    /// What it stands on; empty for the lowest.
+    pub parent: String,
+    /// Whether it can be stood on. Others are being filled, or are what a container writes to.
+    pub committed: bool,
+}
+
 /// Space that a committed snapshot takes by itself, without its parents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -79,9 +90,9 @@ pub struct Usage {
 }
 
 /// A prepare may reach out to a registry (soci, stargz: up to 30 s by their own limits, several times per layer).
-const PREPARE_DEADLINE: Duration = Duration::from_secs(300);
+pub(super) const PREPARE_DEADLINE: Duration = Duration::from_secs(300);
 /// Some snapshotters move or convert the data when they commit (native copies, erofs runs mkfs).
-const COMMIT_DEADLINE: Duration = Duration::from_secs(600);
+pub(super) const COMMIT_DEADLINE: Duration = Duration::from_secs(600);
 
 /// The snapshots of one snapshotter.
 #[derive(Clone, Debug)]
@@ -147,15 +158,28 @@ impl Snapshots {
         self.containerd.add_to_lease(format!("snapshots/{}", self.snapshotter), name.0.as_str()).await
     }
 
+    /// Takes the snapshot of that name from under the lease.
+    pub async fn release(&self, name: &ChainId) -> Result<(), Error> {
+        let kind = format!("snapshots/{}", self.snapshotter);
+        self.containerd.remove_from_lease(kind, name.0.as_str()).await
+    }
+
     /// Whether a committed snapshot of that name exists, in containerd's records and in the snapshotter.
     pub async fn exists(&self, name: &ChainId) -> Result<bool, Error> {
+        Ok(self.labels(name).await?.is_some())
+    }
+
+    /// The labels of the committed snapshot of that name, those that the snapshotter itself has set included; `None` if
+    /// containerd's records or the snapshotter do not have it.
+    pub async fn labels(&self, name: &ChainId) -> Result<Option<HashMap<String, String>>, Error> {
         let message = StatSnapshotRequest { snapshotter: self.snapshotter.0.clone(), key: name.to_string() };
         let answer = self.client().stat(self.containerd.request(message)).await;
         match answer.map_err(|status| self.error("stat snapshot", name.0.as_str(), &status)) {
             Ok(response) => {
-                Ok(response.into_inner().info.is_some_and(|info| info.kind() == WireKind::Committed))
+                let info = response.into_inner().info;
+                Ok(info.filter(|info| info.kind() == WireKind::Committed).map(|info| info.labels))
             }
-            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -172,16 +196,26 @@ impl Snapshots {
 
     /// Names of all committed snapshots.
     pub async fn committed(&self) -> Result<Vec<String>, Error> {
+        let all = self.all().await?.into_iter();
+        Ok(all.filter(|snapshot| snapshot.committed).map(|snapshot| snapshot.name).collect())
+    }
+
+    /// All snapshots of the namespace that the snapshotter has. Those that only containerd's records have are not
+    /// listed.
+    pub async fn all(&self) -> Result<Vec<Snapshot>, Error> {
         const OPERATION: &str = "list snapshots";
         let message = ListSnapshotsRequest { snapshotter: self.snapshotter.0.clone(), filters: Vec::new() };
         let answer = self.client().list(self.containerd.request(message)).await;
         let mut stream = answer.map_err(|status| self.error(OPERATION, "", &status))?.into_inner();
-        let mut names = Vec::new();
+        let mut all = Vec::new();
         while let Some(page) = stream.message().await.map_err(|status| self.error(OPERATION, "", &status))? {
-            let committed = |info: &Info| info.kind() == WireKind::Committed;
-            names.extend(page.info.into_iter().filter(committed).map(|info| info.name));
+            all.extend(page.info.into_iter().map(|info: Info| Snapshot {
+                committed: info.kind() == WireKind::Committed,
+                name: info.name,
+                parent: info.parent,
+            }));
         }
-        Ok(names)
+        Ok(all)
     }
 
     /// The space that the committed snapshot `name` takes; `None` if it is gone.

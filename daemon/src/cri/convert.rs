@@ -105,6 +105,7 @@ mod tests {
         HashMap::from([(RUNTIME_HANDLER.into(), handler.into())])
     }
 
+    /// Fault 165.
     #[test]
     fn a_bare_request_is_anonymous_and_names_no_handler() {
         let request = pull_request(message("busybox")).expect("a request");
@@ -114,6 +115,7 @@ mod tests {
         assert_eq!(request.pod, None);
     }
 
+    /// Fault 163.
     #[test]
     fn the_handler_comes_from_the_spec_and_else_from_the_annotation() {
         for (of_spec, annotations, expected) in [

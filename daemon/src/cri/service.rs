@@ -12,12 +12,13 @@ use drayd_proto::cri::{
     PullImageRequest, PullImageResponse, RemoveImageRequest, RemoveImageResponse, StreamImagesRequest,
     StreamImagesResponse, UInt64Value,
 };
-use serde_json::json;
+use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::{convert, status};
+use crate::containerd::Snapshotter;
 use crate::images::{self, Images};
 use crate::pull::Puller;
 
@@ -29,12 +30,25 @@ const BATCH: usize = 1000;
 pub struct ImageEndpoint {
     puller: Arc<Puller>,
     images: Arc<Images>,
+    /// Whether failed pulls have the code that lets kubelet show a reason of its own.
+    kubelet_reasons: bool,
+}
+
+/// What a verbose status tells, in the form that containerd gives it, and beside it where the image is unpacked.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Info<'a> {
+    #[serde(rename = "chainID")]
+    chain_id: String,
+    /// As it is written, with the fields that nobody here knows.
+    image_spec: &'a RawValue,
+    snapshotters: Vec<&'a str>,
 }
 
 impl ImageEndpoint {
-    /// An endpoint that pulls with `puller` and looks with `images`.
-    pub fn new(puller: Arc<Puller>, images: Arc<Images>) -> Self {
-        Self { puller, images }
+    /// An endpoint that pulls with `puller` and looks with `images`. `kubelet_reasons` is that of [`status::of_pull`].
+    pub fn new(puller: Arc<Puller>, images: Arc<Images>, kubelet_reasons: bool) -> Self {
+        Self { puller, images, kubelet_reasons }
     }
 }
 
@@ -51,7 +65,7 @@ impl ImageService for ImageEndpoint {
         })?;
         let reference = request.reference.to_string();
         let pulled = self.puller.pull(request).await;
-        let outcome = pulled.map_err(|error| status::of_pull(&reference, &error))?;
+        let outcome = pulled.map_err(|error| status::of_pull(&reference, &error, self.kubelet_reasons))?;
         self.images.pulled(&outcome.records).await;
         Ok(Response::new(PullImageResponse { image_ref: outcome.image_id.to_string() }))
     }
@@ -88,11 +102,9 @@ impl ImageService for ImageEndpoint {
         request: Request<StreamImagesRequest>,
     ) -> Result<Response<Self::StreamImagesStream>, Status> {
         let images = self.filtered(request.into_inner().filter).await?;
-        let batches: Vec<Vec<_>> = images.chunks(BATCH).map(<[_]>::to_vec).collect();
-        let responses = batches.into_iter().map(|batch| {
-            Ok(StreamImagesResponse { images: batch.iter().map(|image| wire_image(image)).collect() })
-        });
-        Ok(Response::new(Box::pin(tokio_stream::iter(responses))))
+        let images: Vec<_> = images.iter().map(|image| wire_image(image)).collect();
+        let responses = batches(images);
+        Ok(Response::new(Box::pin(tokio_stream::iter(responses.into_iter().map(Ok)))))
     }
 
     async fn remove_image(
@@ -138,19 +150,27 @@ impl ImageEndpoint {
         found.map_err(|error| status::of_images(&error))
     }
 
-    /// What a verbose status tells, in the form that containerd gives it, and beside it where the image is unpacked.
+    /// What a verbose status tells of an image.
     async fn info(&self, image: &images::Image) -> Result<HashMap<String, String>, Status> {
         let details = self.images.details(image).await.map_err(|error| status::of_images(&error))?;
-        // As it is written, with the fields that nobody here knows.
-        let config = String::from_utf8_lossy(&details.config).into_owned();
-        let config = RawValue::from_string(config).unwrap_or_else(|_| RawValue::NULL.to_owned());
-        let info = json!({
-            "chainID": image.inspected.chain.as_ref().map(ToString::to_string).unwrap_or_default(),
-            "imageSpec": config,
-            "snapshotters": details.snapshotters.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        });
-        Ok(HashMap::from([("info".to_owned(), info.to_string())]))
+        let broken = |error| status::of_config(image.inspected.id.as_str(), &error);
+        let info = Info {
+            chain_id: image.inspected.chain.as_ref().map(ToString::to_string).unwrap_or_default(),
+            image_spec: serde_json::from_slice(&details.config).map_err(broken)?,
+            snapshotters: details.snapshotters.iter().map(Snapshotter::as_str).collect(),
+        };
+        Ok(HashMap::from([("info".to_owned(), serde_json::to_string(&info).map_err(broken)?)]))
     }
+}
+
+/// The messages of a stream: each image once, and none without an image.
+fn batches(mut images: Vec<Image>) -> Vec<StreamImagesResponse> {
+    let mut messages = Vec::with_capacity(images.len().div_ceil(BATCH));
+    while !images.is_empty() {
+        let rest = images.split_off(images.len().min(BATCH));
+        messages.push(StreamImagesResponse { images: std::mem::replace(&mut images, rest) });
+    }
+    messages
 }
 
 fn wire_image(image: &images::Image) -> Image {
@@ -179,6 +199,20 @@ fn user(of_config: &str) -> (Option<i64>, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_has_every_image_once_in_messages_that_are_never_empty() {
+        for (count, expected) in [(0, vec![]), (1, vec![1]), (1000, vec![1000]), (2001, vec![1000, 1000, 1])]
+        {
+            let image = |number: usize| Image { id: number.to_string(), ..Image::default() };
+            let images: Vec<_> = (0..count).map(image).collect();
+            let messages = batches(images.clone());
+            let sizes: Vec<_> = messages.iter().map(|message| message.images.len()).collect();
+            assert_eq!(sizes, expected, "{count} images");
+            let streamed: Vec<_> = messages.into_iter().flat_map(|message| message.images).collect();
+            assert_eq!(streamed, images, "{count} images");
+        }
+    }
 
     #[test]
     fn the_user_of_a_config_is_a_uid_or_a_name() {

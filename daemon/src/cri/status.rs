@@ -11,21 +11,31 @@ use crate::{containerd, fetch, images, registry, unpack};
 /// Longest message sent: it travels in a header, and clients refuse large ones (grpc-go: 16 KiB for all headers).
 const MAX_MESSAGE: usize = 4096;
 
+/// Begins the message of a pull whose registry is not there. kubelet makes a reason of its own of messages that begin so
+/// (`ErrRegistryUnavailable` of cri-api). Its other word, `SignatureValidationFailed`, is for what drayd does not do.
+const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
+
 /// A message that is not a request: `InvalidArgument`.
 pub fn of_convert(error: &ConvertError) -> Status {
     Status::invalid_argument(bounded(chain(error)))
 }
 
-/// A failed pull of `reference`.
-pub fn of_pull(reference: &str, error: &PullError) -> Status {
+/// A failed pull of `reference`. An unreachable registry has kubelet's word for it in front. kubelet reads the word only
+/// in messages whose code is `Unknown`: with `kubelet_reasons` they have that code.
+pub fn of_pull(reference: &str, error: &PullError, kubelet_reasons: bool) -> Status {
     let message = format!("failed to pull image \"{reference}\": {}", chain(error));
-    Status::new(pull_code(error), bounded(message))
+    let unreachable = registry_error(error).is_some_and(|error| error.kind() == registry::Kind::Unavailable);
+    match (unreachable, kubelet_reasons) {
+        (true, true) => Status::unknown(bounded(format!("{REGISTRY_UNAVAILABLE}: {message}"))),
+        (true, false) => Status::unavailable(bounded(format!("{REGISTRY_UNAVAILABLE}: {message}"))),
+        (false, _) => Status::new(pull_code(error), bounded(message)),
+    }
 }
 
 /// Images that cannot be listed, removed or measured.
 pub fn of_images(error: &images::Error) -> Status {
     let code = match error {
-        images::Error::Node(_) | images::Error::Unread => Code::Unavailable,
+        images::Error::Node(_) | images::Error::Unread(_) => Code::Unavailable,
         images::Error::Choice(error) => choice_code(error),
         images::Error::Containerd(error) => containerd_code(error),
         images::Error::NoRoot(_) => Code::FailedPrecondition,
@@ -33,6 +43,13 @@ pub fn of_images(error: &images::Error) -> Status {
         images::Error::Ambiguous { .. } => Code::InvalidArgument,
     };
     Status::new(code, bounded(chain(error)))
+}
+
+/// An image config that was read once and cannot be read any more: `DataLoss`.
+pub fn of_config(id: &str, error: &serde_json::Error) -> Status {
+    Status::data_loss(bounded(format!(
+        "the image config {id} is no JSON: {error}; remove the image and pull it again"
+    )))
 }
 
 /// A foreign call that could not be handed to containerd.
@@ -54,17 +71,23 @@ pub fn deadline_passed() -> Status {
 
 fn pull_code(error: &PullError) -> Code {
     match error {
-        PullError::Node(_) | PullError::NotPublished { .. } | PullError::Stalled { .. } => Code::Unavailable,
+        PullError::Node(_) | PullError::Stalled { .. } => Code::Unavailable,
         PullError::Choice(error) => choice_code(error),
         PullError::Malformed { source, .. } if source.is_of_algorithm() => Code::InvalidArgument,
         PullError::Algorithm { .. } => Code::InvalidArgument,
         PullError::Malformed { .. }
         | PullError::Artifact { .. }
+        | PullError::Shadowed { .. }
+        | PullError::NotPublished { .. }
         | PullError::Nesting { .. }
         | PullError::Plan(_)
-        | PullError::Unpack(unpack::Error::Vanished { .. }) => Code::FailedPrecondition,
+        | PullError::Unpack(
+            unpack::Error::Vanished { .. }
+            | unpack::Error::OnTheHost { .. }
+            | unpack::Error::NotGuestPull { .. },
+        ) => Code::FailedPrecondition,
         PullError::Platform(_) => Code::NotFound,
-        PullError::Aborted => Code::Aborted,
+        PullError::Aborted | PullError::Removed => Code::Aborted,
         PullError::Resolve(error) => registry_code(error),
         PullError::Document { source, .. } | PullError::Unpack(unpack::Error::Fetch(source)) => {
             fetch_code(source)
@@ -77,6 +100,16 @@ fn pull_code(error: &PullError) -> Code {
         // As with containerd, which gives a layer that its differ refuses no code of its own.
         PullError::Unpack(unpack::Error::Direct { .. }) => Code::Unknown,
         PullError::Unpack(unpack::Error::DiffId { .. }) => Code::DataLoss,
+    }
+}
+
+/// What the registry house says, if it is what failed.
+fn registry_error(error: &PullError) -> Option<&registry::Error> {
+    match error {
+        PullError::Resolve(error)
+        | PullError::Document { source: fetch::Error::Registry(error), .. }
+        | PullError::Unpack(unpack::Error::Fetch(fetch::Error::Registry(error))) => Some(error),
+        _ => None,
     }
 }
 
@@ -140,6 +173,7 @@ mod tests {
     use crate::pull::plan::PlanError;
     use crate::unpack::tree;
 
+    /// Fault 156, disk full among others.
     #[test]
     fn every_failure_of_a_pull_has_its_code() {
         let digest = || Digest::of(b"x");
@@ -188,13 +222,33 @@ mod tests {
             (unpack(Status::unavailable("connection refused")), Code::Unavailable),
             (unpack(Status::unknown("boom")), Code::Unknown),
             (PullError::Stalled { limit: Duration::from_secs(1) }, Code::Unavailable),
-            (PullError::NotPublished { waited: Duration::from_secs(1) }, Code::Unavailable),
+            (PullError::NotPublished { waited: Duration::from_secs(1) }, Code::FailedPrecondition),
             (PullError::Aborted, Code::Aborted),
+            (PullError::Removed, Code::Aborted),
         ] {
-            let status = of_pull("docker.io/library/x:1", &error);
+            let status = of_pull("docker.io/library/x:1", &error, true);
             assert_eq!(status.code(), code, "{status:?}");
             let message = status.message();
             assert!(message.starts_with("failed to pull image \"docker.io/library/x:1\": "), "{message}");
+        }
+    }
+
+    /// Fault 156, the word that kubelet looks for.
+    #[test]
+    fn an_unreachable_registry_has_kubelets_word_and_its_code_if_wanted() {
+        let silent = || registry::Error::Unserved { subject: "x".into(), attempts: Vec::new() };
+        let fetch = || fetch::Error::Registry(silent());
+        for error in [
+            PullError::Resolve(silent()),
+            PullError::Document { what: "manifest", source: fetch() },
+            PullError::Unpack(unpack::Error::Fetch(fetch())),
+        ] {
+            for (reasons, code) in [(false, Code::Unavailable), (true, Code::Unknown)] {
+                let status = of_pull("reg.test/x:1", &error, reasons);
+                assert_eq!(status.code(), code, "{status:?}");
+                let begins = "RegistryUnavailable: failed to pull image \"reg.test/x:1\": ";
+                assert!(status.message().starts_with(begins), "{status:?}");
+            }
         }
     }
 

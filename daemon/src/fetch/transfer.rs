@@ -61,6 +61,11 @@ impl<'a> Transfer<'a> {
             }
             // A commit syncs to disk: another may download meanwhile.
             self.place.step_aside();
+            if ingest.is_outlived() {
+                ingest.leave().await;
+                let Some(opened) = self.open().await? else { break };
+                ingest = opened;
+            }
             match ingest.commit(HashMap::from([self.source.label()])).await {
                 Ok(Committed::Now) => return Ok(Fetched::Transferred { continued }),
                 Ok(Committed::Before) => break,

@@ -34,13 +34,13 @@ pub(super) struct Catalogue {
     /// Names of records that no image can be made of, by what they point to.
     unreadable: BTreeMap<String, Vec<String>>,
     /// Where each record is, by its name.
-    places: HashMap<String, Place>,
+    places: HashMap<String, Filed>,
 }
 
 #[derive(Debug)]
-enum Place {
-    /// In the image with this ID.
-    Image(Digest),
+enum Filed {
+    /// In the image with this ID, which its target led to.
+    Image { id: Digest, target: Digest },
     /// With those that point to this.
     Unreadable(String),
 }
@@ -53,10 +53,8 @@ impl Catalogue {
         let image = self.images.entry(id.clone()).or_insert_with(|| Arc::new(Image::of(inspected)));
         let (key, value) = labels::CRI_PINNED;
         let pins = record.labels.get(key).is_some_and(|label| label == value);
-        let image = Arc::make_mut(image);
-        image.records.insert(record.name.clone(), pins);
-        image.name();
-        self.places.insert(record.name, Place::Image(id));
+        Arc::make_mut(image).take(&record.name, pins);
+        self.places.insert(record.name, Filed::Image { id, target: record.target.digest });
     }
 
     /// Puts a record that no image can be made of, in the place of what was under its name; `target` is what it points
@@ -65,23 +63,22 @@ impl Catalogue {
         self.remove(&name);
         // One without a target is a thing of its own; no digest reads like this.
         let target = target.map_or_else(|| format!("the record {name}"), Digest::to_string);
-        self.places.insert(name.clone(), Place::Unreadable(target.clone()));
+        self.places.insert(name.clone(), Filed::Unreadable(target.clone()));
         self.unreadable.entry(target).or_default().push(name);
     }
 
     /// Takes out the record of that name, and with the last one its image.
     pub(super) fn remove(&mut self, name: &str) {
         match self.places.remove(name) {
-            Some(Place::Image(id)) => {
+            Some(Filed::Image { id, .. }) => {
                 let Some(image) = self.images.get_mut(&id) else { return };
                 let image = Arc::make_mut(image);
-                image.records.remove(name);
-                image.name();
+                image.lose(name);
                 if image.records.is_empty() {
                     self.images.remove(&id);
                 }
             }
-            Some(Place::Unreadable(target)) => {
+            Some(Filed::Unreadable(target)) => {
                 let Some(names) = self.unreadable.get_mut(&target) else { return };
                 names.retain(|other| other != name);
                 if names.is_empty() {
@@ -97,6 +94,14 @@ impl Catalogue {
         self.places.contains_key(name)
     }
 
+    /// What the record of that name points to, if it is in an image.
+    pub(super) fn target(&self, name: &str) -> Option<&Digest> {
+        match self.places.get(name)? {
+            Filed::Image { target, .. } => Some(target),
+            Filed::Unreadable(_) => None,
+        }
+    }
+
     /// All images.
     pub(super) fn images(&self) -> Vec<Arc<Image>> {
         self.images.values().cloned().collect()
@@ -105,7 +110,7 @@ impl Catalogue {
     /// The image that has just that name, which is nobody else's whatever images there are.
     pub(super) fn find_exact(&self, name: &ImageName) -> Option<Arc<Image>> {
         let name = name.exact()?;
-        let Place::Image(id) = self.places.get(&name)? else { return None };
+        let Filed::Image { id, .. } = self.places.get(&name)? else { return None };
         self.images.get(id).filter(|image| image.answers_to(&name)).cloned()
     }
 
@@ -139,21 +144,33 @@ impl Image {
         Self { inspected, repo_tags, repo_digests, pinned: false, records }
     }
 
-    /// Says of its records what CRI says of an image.
-    fn name(&mut self) {
-        self.pinned = self.records.values().any(|pins| *pins);
-        self.repo_tags.clear();
-        self.repo_digests.clear();
-        for record in self.records.keys() {
-            // A record is a name only in the form that the reference grammar gives it: others made by hand are not
-            // shown.
-            match Reference::parse(record) {
-                Ok(reference) if reference.to_string() != *record => {}
-                Ok(reference) if reference.digest().is_some() => self.repo_digests.push(record.clone()),
-                Ok(_) => self.repo_tags.push(record.clone()),
-                Err(_) => {}
-            }
+    /// Takes in a record that it does not have.
+    fn take(&mut self, record: &str, pins: bool) {
+        self.records.insert(record.to_owned(), pins);
+        self.pinned |= pins;
+        if let Some(names) = self.names_like(record)
+            && let Err(place) = names.binary_search_by(|other| other.as_str().cmp(record))
+        {
+            names.insert(place, record.to_owned());
         }
+    }
+
+    fn lose(&mut self, record: &str) {
+        if self.records.remove(record) == Some(true) {
+            self.pinned = self.records.values().any(|pins| *pins);
+        }
+        if let Some(names) = self.names_like(record)
+            && let Ok(place) = names.binary_search_by(|other| other.as_str().cmp(record))
+        {
+            names.remove(place);
+        }
+    }
+
+    /// Where a record is shown. It is a name only in the form that the reference grammar gives it: others made by hand
+    /// are not shown.
+    fn names_like(&mut self, record: &str) -> Option<&mut Vec<String>> {
+        let reference = Reference::parse(record).ok().filter(|reference| reference.to_string() == record)?;
+        Some(if reference.digest().is_some() { &mut self.repo_digests } else { &mut self.repo_tags })
     }
 
     fn answers_to(&self, name: &str) -> bool {
@@ -228,6 +245,32 @@ mod tests {
         assert_eq!(image.repo_tags, ["docker.io/library/app:1"]);
         assert_eq!(image.repo_digests, [format!("docker.io/library/app@{}", Digest::of(b"manifest"))]);
         assert!(image.pinned);
+    }
+
+    #[test]
+    fn names_and_pins_come_and_go_with_their_records() {
+        let mut catalogue = catalogue();
+        let inspected = Inspected { id: Digest::of(b"config"), size: 1, user: String::new(), chain: None };
+        for tag in ["docker.io/library/app:2", "docker.io/library/app:0", "docker.io/library/app:2"] {
+            catalogue.put(inspected.clone(), record(tag, &[]));
+        }
+        let shown = |catalogue: &Catalogue| {
+            let image = catalogue.images().pop().expect("an image");
+            (image.repo_tags.clone(), image.pinned)
+        };
+        let [zero, one, two] = ["0", "1", "2"].map(|tag| format!("docker.io/library/app:{tag}"));
+        assert_eq!(shown(&catalogue), (vec![zero.clone(), one.clone(), two.clone()], true));
+        catalogue.remove(&one);
+        assert_eq!(shown(&catalogue), (vec![zero.clone(), two], false));
+        for name in [id("config"), format!("docker.io/library/app@{}", Digest::of(b"manifest"))] {
+            catalogue.remove(&name);
+        }
+        for name in ["docker.io/library/app:2", "app:fixed", "unknown"] {
+            catalogue.remove(name);
+        }
+        assert_eq!(shown(&catalogue), (vec![zero.clone()], false));
+        catalogue.remove(&zero);
+        assert!(catalogue.images().is_empty());
     }
 
     #[test]

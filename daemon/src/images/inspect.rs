@@ -8,6 +8,10 @@ use crate::containerd::{self, Containerd};
 use crate::oci::walk::{Documents, Step};
 use crate::oci::{ChainId, Descriptor, Digest, Platform, Walk, WalkError};
 
+/// Bytes of the longest user that is told: kernel and tools end at 32, and a config may have 16 MiB of them, which every
+/// list would carry.
+const MAX_USER: usize = 1024;
+
 /// What drayd tells of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspected {
@@ -15,7 +19,8 @@ pub struct Inspected {
     pub id: Digest,
     /// Bytes of the platform's manifest, its config and its layers as they travel, and of the index above them.
     pub size: u64,
-    /// The config's `User`: a name or number, with an optional group after a colon.
+    /// The config's `User`: a name or number, with an optional group after a colon. Empty for one that is too long to be
+    /// either.
     pub user: String,
     /// Name of the snapshot that containers are made on, in every snapshotter; `None` for an image without layers.
     pub chain: Option<ChainId>,
@@ -54,6 +59,11 @@ impl Inspector {
         Ok(inspected)
     }
 
+    /// Forgets a target: whose record goes may lose its documents.
+    pub(super) fn forget(&self, target: &Digest) {
+        self.known().remove(target);
+    }
+
     /// Forgets all targets but these.
     pub(super) fn retain(&self, targets: &HashSet<Digest>) {
         self.known().retain(|digest, _| targets.contains(digest));
@@ -83,7 +93,7 @@ fn inspected(documents: Documents) -> Inspected {
     Inspected {
         id: config.descriptor.digest,
         size: documents + length(&manifest.bytes) + length(&config.bytes) + layers,
-        user: config.document.user,
+        user: Some(config.document.user).filter(|user| user.len() <= MAX_USER).unwrap_or_default(),
         chain: ChainId::of_stack(&config.document.diff_ids).pop(),
     }
 }

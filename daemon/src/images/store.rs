@@ -1,13 +1,13 @@
 //! The catalogue in memory. containerd is the truth: the catalogue is read whole whenever a connection comes up, follows
 //! containerd's events after that, and is nothing while there is no connection.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::watch;
 
 use super::catalogue::Catalogue;
@@ -23,7 +23,9 @@ const RETRY: Duration = Duration::from_millis(250);
 const REFUSED: Duration = Duration::from_secs(5);
 /// For a mark among containerd's events to come back. What comes before it is read from containerd record by record.
 const SETTLES_WITHIN: Duration = Duration::from_secs(30);
-/// Documents that are read at a time when a node with many images is seen for the first time.
+/// Events that are taken in together.
+const BATCH: usize = 256;
+/// Questions to containerd at a time, when many records changed or a node with many is seen for the first time.
 const AT_ONCE: usize = 8;
 
 /// What is known of the images.
@@ -47,6 +49,8 @@ pub(super) struct Store {
     seen: watch::Sender<u64>,
     /// Records that could not be read and were told of, by name; told again only if the reason is another.
     told: Mutex<BTreeMap<String, String>>,
+    /// What containerd said when it was there and did not let the images be read.
+    trouble: Mutex<Option<String>>,
 }
 
 /// Keeps the catalogue true; see [`Keeper::run`].
@@ -71,6 +75,7 @@ impl Store {
             look: tokio::sync::Mutex::default(),
             changes: AtomicU64::default(),
             told: Mutex::default(),
+            trouble: Mutex::default(),
         });
         (Arc::clone(&store), Keeper { store })
     }
@@ -92,24 +97,32 @@ impl Store {
     }
 
     /// Returns when all that happened before the call is in the catalogue: a mark is set among containerd's events, and
-    /// has come back.
-    pub(super) async fn settle(&self) -> Result<(), Error> {
+    /// has come back. Whether it did: `false` after too long a wait.
+    pub(super) async fn settle(&self) -> Result<bool, Error> {
         let mark = self.marked.fetch_add(1, Ordering::Relaxed) + 1;
         self.marker.mark(mark).await?;
         // A later one was set after this call began, so it will do.
         let mut seen = self.seen.subscribe();
         let seen = tokio::time::timeout(SETTLES_WITHIN, seen.wait_for(|seen| *seen >= mark)).await;
-        match seen {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Error::late("follow events", "", SETTLES_WITHIN)),
-        }
+        Ok(seen.is_ok())
+    }
+
+    /// Why the images could not be read, if that is what became of the last try.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Looks at these records again, and returns when the catalogue has what containerd has of them.
-    pub(super) async fn look_again(&self, names: &[String]) -> Result<(), Error> {
+    pub(super) async fn look_again(&self, names: Vec<String>) -> Result<(), Error> {
+        // Without one, all is going to be read, and that has the lock for as long as it takes.
+        if self.catalogue().is_none() {
+            return Ok(());
+        }
         let _look = self.look.lock().await;
-        for name in names {
-            self.look_at(name).await?;
+        let looks = names.into_iter().map(async |name| self.look_at(&name).await);
+        let mut looks = futures_util::stream::iter(looks).buffer_unordered(AT_ONCE);
+        while let Some(looked) = looks.next().await {
+            looked?;
         }
         Ok(())
     }
@@ -139,10 +152,6 @@ impl Store {
     }
 
     async fn look_at(&self, name: &str) -> Result<(), Error> {
-        if self.catalogue().is_none() {
-            // It is going to be read whole.
-            return Ok(());
-        }
         let found = self.containerd.find_image(name).await?;
         let inspected = match &found {
             Found::Record(record) => Some(self.inspector.inspect(&record.target).await),
@@ -154,6 +163,7 @@ impl Store {
             return Ok(());
         }
         self.changes.fetch_add(1, Ordering::Relaxed);
+        let before = catalogue.target(name).cloned();
         match (found, inspected) {
             (Found::Record(record), Some(inspected)) => self.put(catalogue, record, inspected)?,
             (Found::Odd, _) => self.put_odd(catalogue, name.to_owned()),
@@ -161,6 +171,12 @@ impl Store {
                 catalogue.remove(name);
                 self.told().remove(name);
             }
+        }
+        // A name may come back when the documents of what it meant are gone.
+        if let Some(before) = before
+            && catalogue.target(name) != Some(&before)
+        {
+            self.inspector.forget(&before);
         }
         Ok(())
     }
@@ -218,12 +234,27 @@ impl Keeper {
     /// Keeps the catalogue true whenever containerd is there; runs until dropped.
     pub async fn run(self) {
         loop {
-            // Losing containerd is told by whoever watches the node.
             let Err(error) = self.follow().await;
-            tracing::debug!(cause = chain(&error), "the images are not known any more");
             self.store.set(None);
+            self.tell(&error);
             tokio::time::sleep(if error.is_away() { RETRY } else { REFUSED }).await;
         }
+    }
+
+    /// Losing containerd is told by whoever watches the node; a containerd that is there and refuses is told of once.
+    fn tell(&self, error: &Error) {
+        let cause = chain(error);
+        let refused = (!error.is_away()).then(|| cause.clone());
+        let mut trouble = self.store.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.is_some() && *trouble != refused {
+            tracing::warn!(
+                cause,
+                "containerd does not let its images be read: they are unknown until it does"
+            );
+        } else {
+            tracing::debug!(cause, "the images are not known any more");
+        }
+        *trouble = refused;
     }
 
     async fn follow(&self) -> Result<std::convert::Infallible, Error> {
@@ -233,22 +264,30 @@ impl Keeper {
             let _look = self.store.look.lock().await;
             // Whatever was marked by now is going to be in what is read, even if its event went to a lost connection.
             let read = self.store.marked.load(Ordering::Relaxed);
+            // Nobody saw which documents went meanwhile.
+            self.store.inspector.retain(&HashSet::new());
             let catalogue = self.store.read().await?;
             tracing::debug!(images = catalogue.images().len(), "the images are known");
             self.store.set(Some(catalogue));
+            *self.store.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
             self.store.seen.send_replace(read);
         }
         loop {
-            match events.next().await? {
-                Event::Image(name) => self.store.look_again(&[name]).await?,
-                Event::Mark(mark) => {
-                    self.store.seen.send_if_modified(|seen| {
-                        mark > *seen && {
-                            *seen = mark;
-                            true
-                        }
-                    });
+            // What has come meanwhile is looked at together, each record once.
+            let (mut names, mut seen) = (BTreeSet::new(), None);
+            let mut next = Some(events.next().await);
+            let mut taken = 0;
+            while let Some(event) = next {
+                match event? {
+                    Event::Image(name) => drop(names.insert(name)),
+                    Event::Mark(mark) => seen = seen.max(Some(mark)),
                 }
+                taken += 1;
+                next = if taken < BATCH { events.next().now_or_never() } else { None };
+            }
+            self.store.look_again(names.into_iter().collect()).await?;
+            if let Some(mark) = seen {
+                self.store.seen.send_if_modified(|seen| std::mem::replace(seen, mark.max(*seen)) < mark);
             }
         }
     }

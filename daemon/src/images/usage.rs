@@ -181,6 +181,30 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn calls_in_a_row_share_a_sample_until_images_change() {
+        let (sampler, taken) = (Sampler::default(), std::cell::Cell::new(0));
+        let take = async || {
+            taken.set(taken.get() + 1);
+            Ok::<_, std::convert::Infallible>(Vec::new())
+        };
+        for (changes, expected) in [(0, 1), (0, 1), (0, 1), (1, 2), (1, 2), (7, 3)] {
+            let Ok(_) = sampler.sample(changes, take()).await;
+            assert_eq!(taken.get(), expected, "after {changes} changes");
+        }
+        let (first, second) = tokio::join!(sampler.sample(8, take()), sampler.sample(8, take()));
+        assert_eq!((first, taken.get()), (second, 4), "who asks meanwhile gets the same");
+    }
+
+    #[tokio::test]
+    async fn a_sample_that_fails_or_is_dropped_is_taken_by_the_next_call() {
+        let sampler = Sampler::default();
+        assert_eq!(sampler.sample(0, async { Err("away") }).await, Err("away"));
+        let dropped = sampler.sample(0, std::future::pending::<Result<_, &str>>());
+        assert!(tokio::time::timeout(Duration::ZERO, dropped).await.is_err());
+        assert!(sampler.sample(0, async { Ok::<_, &str>(Vec::new()) }).await.is_ok());
+    }
+
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
     }

@@ -127,6 +127,17 @@ impl Table {
         Ok(Choice { snapshotter: loaded.clone(), handler: handler.into(), reason })
     }
 
+    /// Every other loaded snapshotter that pods of some handler run on.
+    pub fn all_but(&self, chosen: &LoadedSnapshotter) -> Vec<LoadedSnapshotter> {
+        let used = |name: &Snapshotter| {
+            let of_runtimes =
+                self.runtimes.iter().filter(|(handler, _)| !self.configured.contains_key(*handler));
+            let mut all = of_runtimes.filter_map(|(_, snapshotter)| snapshotter.as_ref());
+            *name == self.default || self.configured.values().any(|it| it == name) || all.any(|it| it == name)
+        };
+        self.loaded.iter().filter(|it| it.name != chosen.name && used(&it.name)).cloned().collect()
+    }
+
     fn of_handler(&self, handler: &str) -> Result<(&Snapshotter, Reason), ChoiceError> {
         if handler.is_empty() {
             return Ok((&self.default, Reason::NoHandler));
@@ -198,6 +209,7 @@ mod tests {
         }
     }
 
+    /// Fault 162.
     #[test]
     fn every_kind_of_handler_has_its_answer() {
         use WantedHandler::{Annotation, None, Spec};
@@ -222,6 +234,21 @@ mod tests {
         assert_eq!((choice.snapshotter.name, choice.handler.as_str()), (name("native"), "runc"));
         let choice = table.choose(&WantedHandler::None).expect("a choice");
         assert_eq!(choice.snapshotter.name, name("overlayfs"));
+    }
+
+    #[test]
+    fn every_loaded_snapshotter_that_some_handler_runs_on_counts_but_the_chosen_one() {
+        let (mut table, names) = (table(), |found: Vec<LoadedSnapshotter>| -> Vec<String> {
+            found.into_iter().map(|loaded| loaded.name.to_string()).collect()
+        });
+        let chosen = |table: &Table, handler: &str| {
+            table.choose(&WantedHandler::Annotation(handler.into())).expect("a choice").snapshotter
+        };
+        assert_eq!(names(table.all_but(&chosen(&table, "runc"))), ["native", "nydus"]);
+        assert_eq!(names(table.all_but(&chosen(&table, "copy"))), ["overlayfs", "nydus"]);
+        // What the runtime table says of a handler that drayd's own configuration maps does not count.
+        table.runtimes.remove("copy");
+        assert_eq!(names(table.all_but(&chosen(&table, "runc"))), ["nydus"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod config;
 mod shape;
+mod time;
 
 pub use config::Config;
 
@@ -227,10 +228,17 @@ fn numbered<T>(
     list.into_iter().enumerate().map(|(position, raw)| read(raw, format!("{name}[{position}]"))).collect()
 }
 
+/// A descriptor that points nowhere is no fault of the index: it may be for others. But a size that is no whole number
+/// is: containerd reads nothing of such an index.
 fn entry(Object(mut raw): Object<RawDescriptor>, place: String) -> Result<IndexEntry, DocumentError> {
     let platform = raw.platform.take().map(|Object(raw)| platform(raw));
     let artifact_type = raw.artifact_type.take();
-    Ok(IndexEntry { descriptor: descriptor(Object(raw), place)?, platform, artifact_type })
+    let unreadable = raw.size.as_ref().is_some_and(|size| size.as_i64().is_none());
+    let descriptor = descriptor(Object(raw), place);
+    match descriptor {
+        Err(error @ DocumentError::BadSize { .. }) if unreadable => Err(error),
+        descriptor => Ok(IndexEntry { descriptor, platform, artifact_type }),
+    }
 }
 
 fn descriptor(Object(raw): Object<RawDescriptor>, place: String) -> Result<Descriptor, DocumentError> {

@@ -10,6 +10,7 @@ use std::ops::Range;
 use oci_spec::image::{Arch, Os};
 
 use super::descriptor::Descriptor;
+use super::document::DocumentError;
 use super::excerpt::excerpt;
 use super::media_type::{self, Kind};
 
@@ -31,8 +32,8 @@ pub struct Platform {
 /// One entry of an index: a manifest or a further index, and what it is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// Where the entry points.
-    pub descriptor: Descriptor,
+    /// Where the entry points, or why that cannot be told: of interest only once the entry is selected.
+    pub descriptor: Result<Descriptor, DocumentError>,
     /// What it runs on, if the index says so.
     pub platform: Option<Platform>,
     /// What it is, if the index says so; images rarely have one.
@@ -89,13 +90,22 @@ impl fmt::Display for Platform {
 impl IndexEntry {
     /// Whether this may be an image. Attestations and artifacts stand beside the images of many indexes.
     fn is_image(&self) -> bool {
-        let is_artifact = self
-            .artifact_type
-            .as_deref()
-            .is_some_and(|artifact| !artifact.is_empty() && media_type::kind(artifact) != Kind::Config);
         let is_unknown =
             self.platform.as_ref().is_some_and(|p| p.os == "unknown" && p.architecture == "unknown");
-        !is_artifact && !is_unknown && !self.descriptor.annotations.contains_key(REFERENCE_TYPE)
+        !is_unknown && self.artifact().is_none()
+    }
+
+    /// What it says that it is, if that is neither an image nor a further index.
+    pub fn artifact(&self) -> Option<&str> {
+        let own = self.artifact_type.as_deref();
+        let own = own.filter(|own| !own.is_empty() && media_type::kind(own) != Kind::Config);
+        let descriptor = self.descriptor.as_ref().ok();
+        let by_type = || {
+            let media_type = descriptor?.media_type.as_str();
+            (!matches!(media_type::kind(media_type), Kind::Index | Kind::Manifest)).then_some(media_type)
+        };
+        let reference = || descriptor?.annotations.get(REFERENCE_TYPE).map(String::as_str);
+        own.or_else(by_type).or_else(reference)
     }
 }
 
@@ -124,18 +134,32 @@ impl std::error::Error for NoPlatform {}
 /// the processor may not run it. The first entry without a platform is the last resort, to be [confirmed](confirm) by
 /// its config.
 pub fn select<'a>(entries: &'a [IndexEntry], wanted: &Platform) -> Result<&'a IndexEntry, NoPlatform> {
-    let runnable = runnable(wanted);
-    entries
-        .iter()
-        .filter(|entry| entry.is_image())
-        .filter_map(|entry| {
-            let named = entry.platform.as_ref();
-            let rank = named.map_or(Some(LAST_RESORT), |platform| rank(platform, wanted, &runnable));
-            Some((rank?, entry))
-        })
-        .min_by_key(|(rank, _)| *rank)
-        .map(|(_, entry)| entry)
+    best(entries, wanted, IndexEntry::is_image)
         .ok_or_else(|| NoPlatform { wanted: wanted.to_string(), offered: offered(entries) })
+}
+
+/// The entry that containerd takes for `selected`, if it is another: it does not tell an artifact from an image, and
+/// so finds no image where an artifact serves the platform as well and stands before it.
+pub fn shadow<'a>(
+    entries: &'a [IndexEntry],
+    wanted: &Platform,
+    selected: &IndexEntry,
+) -> Option<&'a IndexEntry> {
+    best(entries, wanted, |_| true).filter(|taken| !std::ptr::eq(*taken, selected))
+}
+
+fn best<'a>(
+    entries: &'a [IndexEntry],
+    wanted: &Platform,
+    fits: impl Fn(&IndexEntry) -> bool,
+) -> Option<&'a IndexEntry> {
+    let runnable = runnable(wanted);
+    let ranked = entries.iter().filter(|entry| fits(entry)).filter_map(|entry| {
+        let named = entry.platform.as_ref();
+        let rank = named.map_or(Some(LAST_RESORT), |platform| rank(platform, wanted, &runnable));
+        Some((rank?, entry))
+    });
+    ranked.min_by_key(|(rank, _)| *rank).map(|(_, entry)| entry)
 }
 
 /// Refuses the image of an entry without a platform if its config's platform does not serve `wanted`. Where the config

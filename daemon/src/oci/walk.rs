@@ -77,6 +77,19 @@ pub enum WalkError {
     /// There is no image for the platform.
     #[error(transparent)]
     Platform(#[from] NoPlatform),
+    /// There is one that containerd would not find.
+    #[error(
+        "the index {digest} names an artifact of type `{artifact_type}` before the image {image}: containerd takes the \
+         first entry for the platform, and finds no image; the index must name the image first, or its platform"
+    )]
+    Shadowed {
+        /// Digest of the index.
+        digest: Digest,
+        /// Digest of the image's manifest.
+        image: Digest,
+        /// What the first entry says that it is.
+        artifact_type: String,
+    },
     /// Indexes point to indexes without end.
     #[error("the image nests more than {limit} indexes in one another")]
     Nesting {
@@ -149,8 +162,16 @@ impl Walk {
             }
             Document::Index(document) => {
                 let entry = platform::select(&document.entries, &self.platform)?;
+                let next = entry.descriptor.clone().map_err(|source| self.malformed("index", source))?;
+                if let Some(taken) = platform::shadow(&document.entries, &self.platform, entry) {
+                    return Err(WalkError::Shadowed {
+                        digest: self.wanted.digest,
+                        image: next.digest,
+                        artifact_type: excerpt(taken.artifact().unwrap_or_default()),
+                    });
+                }
                 self.unnamed = entry.platform.is_none();
-                let descriptor = std::mem::replace(&mut self.wanted, entry.descriptor.clone());
+                let descriptor = std::mem::replace(&mut self.wanted, next);
                 self.indexes.push(Parsed { descriptor, bytes, document });
             }
         }

@@ -62,6 +62,19 @@ pub enum Error {
     /// The index has nothing for this machine.
     #[error(transparent)]
     Platform(#[from] NoPlatform),
+    /// The index has an image that containerd would not find.
+    #[error(
+        "the index {digest} names an artifact of type `{artifact_type}` before the image {image}: containerd takes the \
+         first entry for the platform, and finds no image; the index must name the image first, or its platform"
+    )]
+    Shadowed {
+        /// Digest of the index.
+        digest: Digest,
+        /// Digest of the image's manifest.
+        image: Digest,
+        /// What the first entry says that it is.
+        artifact_type: String,
+    },
     /// Indexes point to indexes without end.
     #[error("the image nests more than {limit} indexes in one another")]
     Nesting {
@@ -82,15 +95,19 @@ pub enum Error {
         /// What containerd said.
         source: containerd::Error,
     },
-    /// containerd has the image, and its CRI does not show it.
+    /// containerd had the image, and its CRI did not show it.
     #[error(
-        "the image is complete in containerd, but its CRI plugin does not show it after {} s; see containerd's log",
+        "the image was complete in containerd, but its CRI plugin did not show it within {} s, so its records were \
+         taken back; see containerd's log",
         .waited.as_secs()
     )]
     NotPublished {
         /// How long drayd waited.
         waited: Duration,
     },
+    /// Somebody removed the image after its records were written, before CRI showed it.
+    #[error("the image was removed while it was pulled; pull it again")]
+    Removed,
     /// A request stayed open without a byte.
     #[error(
         "no byte came from the registry for {} s (pull.progress_timeout); check the network to it, or raise the limit",
@@ -116,7 +133,9 @@ impl Error {
         }
     }
 
-    /// Whether the same pull may succeed later without anybody changing anything.
+    /// Whether the same pull may succeed later without anybody changing anything, so that what was fetched is worth
+    /// keeping. An image that CRI does not show counts: it may be one that CRI cannot read, which is what its code
+    /// tells the caller, but also one of which CRI will have heard by the next pull.
     pub fn is_transient(&self) -> bool {
         let away = |error: &containerd::Error| error.is_away() || error.kind() == containerd::Kind::Locked;
         let fetched = |error: &fetch::Error| match error {
@@ -126,7 +145,11 @@ impl Error {
             fetch::Error::TooLarge { .. } => false,
         };
         match self {
-            Self::Node(_) | Self::NotPublished { .. } | Self::Stalled { .. } | Self::Aborted => true,
+            Self::Node(_)
+            | Self::NotPublished { .. }
+            | Self::Removed
+            | Self::Stalled { .. }
+            | Self::Aborted => true,
             Self::Resolve(error) => error.is_transient(),
             Self::Document { source, .. } | Self::Unpack(unpack::Error::Fetch(source)) => fetched(source),
             Self::Unpack(unpack::Error::Containerd { source, .. }) | Self::Containerd { source, .. } => {
@@ -137,6 +160,7 @@ impl Error {
             | Self::Artifact { .. }
             | Self::Algorithm { .. }
             | Self::Platform(_)
+            | Self::Shadowed { .. }
             | Self::Nesting { .. }
             | Self::Plan(_)
             | Self::Unpack(_) => false,

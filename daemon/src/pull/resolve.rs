@@ -7,16 +7,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Error;
-use crate::containerd::labels;
+use crate::containerd::images::{Found, ImageRecord};
+use crate::containerd::{Containerd, labels};
 use crate::fetch::{Fetched, Fetcher, Meter, Source};
 use crate::oci::digest::Algorithm;
+use crate::oci::document::DocumentError;
 use crate::oci::media_type::Kind;
 use crate::oci::walk::{Documents, Parsed, Step};
 use crate::oci::{
     Config, Descriptor, DiffId, Digest, Index, IndexEntry, Manifest, Platform, Reference, Walk, WalkError,
 };
-use crate::registry;
 use crate::unpack::Context;
+use crate::{fetch, registry};
 
 /// An image whose documents are in the content store.
 #[derive(Clone, Debug)]
@@ -35,8 +37,21 @@ pub struct Resolved {
     pub documents: Vec<(Descriptor, Fetched)>,
 }
 
-/// What a reference points to, by the registry.
-pub(super) type Named = registry::Resolved;
+/// What a reference points to.
+pub(super) struct Named {
+    target: Descriptor,
+    told: Told,
+}
+
+/// Who says so.
+enum Told {
+    /// The registry, by these bytes.
+    Body(Bytes),
+    /// The registry, by the headers of HEAD alone.
+    Headers,
+    /// The record that the node has of it.
+    Record,
+}
 
 /// Asks the registry what the reference points to. Writes nothing.
 pub(super) async fn name(
@@ -50,23 +65,67 @@ pub(super) async fn name(
     }
     let registry = fetcher.registry().counting(meter.requests());
     let answer = registry.resolve(&source.repository, reference.object(), &source.credentials);
-    let named = answer.await.map_err(Error::Resolve)?;
-    meter.received(named.body.as_ref().map_or(0, |body| body.len() as u64));
-    Ok(named)
+    let registry::Resolved { target, body, .. } = answer.await.map_err(Error::Resolve)?;
+    meter.received(body.as_ref().map_or(0, |body| body.len() as u64));
+    Ok(Named { target, told: body.map_or(Told::Headers, Told::Body) })
+}
+
+/// The same without asking the registry: what a reference by digest points to if the node has that image, and if the
+/// registry has shown it to the same credentials before. Being on the node is not enough: it may have come there with
+/// the credentials of another.
+pub(super) async fn known(
+    fetcher: &Fetcher,
+    containerd: &Containerd,
+    source: &Source,
+    reference: &Reference,
+) -> Result<Option<Named>, Error> {
+    let Some(digest) = reference.digest() else { return Ok(None) };
+    let shown = fetcher.registry().has_shown(&source.repository, digest, &source.credentials).await;
+    if !shown.map_err(Error::Resolve)? {
+        return Ok(None);
+    }
+    let record = containerd.find_image(&reference.with_digest(digest)).await;
+    let Found::Record(ImageRecord { target, .. }) =
+        record.map_err(|source| Error::Containerd { step: "look the image up", source })?
+    else {
+        return Ok(None);
+    };
+    // Others write records, too.
+    let right = target.digest == *digest && matches!(target.kind(), Kind::Index | Kind::Manifest);
+    Ok(right.then(|| Named { target, told: Told::Record }))
 }
 
 /// Brings the documents of the image for `platform`.
+///
+/// A target of which only the headers of HEAD or a record are known may turn out not to be there, or not to be what they
+/// say. Then the manifest that `reference` leads to is read: they do not decide what its bytes can.
 pub(super) async fn resolve(
     fetcher: &Arc<Fetcher>,
     context: &Context,
+    reference: &Reference,
     named: Named,
     platform: &Platform,
 ) -> Result<Resolved, Error> {
-    let Named { target, body, .. } = named;
-    let mut desk = Desk { fetcher, context, given: body, loaded: Vec::new() };
-    let documents = desk.walk(Walk::new(target.clone(), platform.clone())).await?;
+    let Named { mut target, told } = named;
+    let (given, hearsay) = match told {
+        Told::Body(body) => (Some(body), None),
+        Told::Headers => (None, Some("the headers of HEAD")),
+        Told::Record => (None, Some("the image record")),
+    };
+    let mut desk = Desk { fetcher, context, given, loaded: Vec::new() };
+    let documents = match desk.walk(Walk::new(target.clone(), platform.clone())).await {
+        Err(error) if hearsay.is_some() && desk.denies_hearsay(&error, &target) => {
+            let Ok(read) = desk.read_target(reference).await else { return Err(error) };
+            tracing::debug!(%reference, by = hearsay, told = %target.digest, %error, "the manifest is not what was told");
+            target = read;
+            desk.walk(Walk::new(target.clone(), platform.clone())).await?
+        }
+        walked => walked?,
+    };
     desk.keep_all(&documents).await?;
-    let Documents { manifest, config, .. } = documents;
+    let Documents { indexes, manifest, config } = documents;
+    // What is in the content store is taken whatever length a header told.
+    target.size = indexes.first().map_or(manifest.bytes.len(), |index| index.bytes.len()) as u64;
     Ok(Resolved {
         target,
         manifest: manifest.descriptor,
@@ -87,6 +146,32 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
+    /// Whether an error shows that what was told of the target, and not by its bytes, is wrong.
+    fn denies_hearsay(&self, error: &Error, target: &Descriptor) -> bool {
+        use registry::Kind::{Answer, Corrupt, NotFound, Size};
+        match error {
+            Error::Document { source: fetch::Error::Registry(error), .. } => {
+                self.loaded.is_empty() && matches!(error.kind(), NotFound | Answer | Corrupt | Size)
+            }
+            Error::Malformed { digest, source, .. } => {
+                *digest == target.digest && matches!(**source, DocumentError::Contradiction { .. })
+            }
+            _ => false,
+        }
+    }
+
+    /// Begins anew with the bytes that the registry has under the reference.
+    async fn read_target(&mut self, reference: &Reference) -> Result<Descriptor, registry::Error> {
+        let Context { source, meter, .. } = self.context;
+        let registry = self.fetcher.registry().counting(meter.requests());
+        let registry::Resolved { target, body, .. } =
+            registry.resolve_by_body(&source.repository, reference.object(), &source.credentials).await?;
+        meter.received(body.as_ref().map_or(0, |body| body.len() as u64));
+        self.given = body;
+        self.loaded.clear();
+        Ok(target)
+    }
+
     async fn walk(&mut self, mut walk: Walk) -> Result<Documents, Error> {
         loop {
             storable(walk.what(), &walk.wanted().digest)?;
@@ -155,6 +240,9 @@ fn unusable(error: WalkError) -> Error {
         WalkError::Malformed { what, digest, source } => Error::Malformed { what, digest, source },
         WalkError::Artifact { digest, artifact_type } => Error::Artifact { digest, artifact_type },
         WalkError::Platform(error) => error.into(),
+        WalkError::Shadowed { digest, image, artifact_type } => {
+            Error::Shadowed { digest, image, artifact_type }
+        }
         WalkError::Nesting { limit } => Error::Nesting { limit },
     }
 }
@@ -162,9 +250,10 @@ fn unusable(error: WalkError) -> Error {
 /// All children, chosen or not, as containerd labels them: an entry that is fetched later is then kept, too.
 fn index_labels(index: &Index) -> HashMap<String, String> {
     let label = |(n, entry): (usize, &IndexEntry)| {
-        (format!("{}.{n}", labels::GC_REF_MANIFEST), entry.descriptor.digest.to_string())
+        let child = entry.descriptor.as_ref().ok()?;
+        Some((format!("{}.{n}", labels::GC_REF_MANIFEST), child.digest.to_string()))
     };
-    index.entries.iter().enumerate().map(label).collect()
+    index.entries.iter().enumerate().filter_map(label).collect()
 }
 
 /// Layers that are never fetched are labelled, too: a reference to nothing is harmless, and a later pull for another

@@ -22,6 +22,8 @@ pub(super) struct Blob {
     pub(super) until: u64,
     /// Whether the host serves ranges, as far as it says.
     pub(super) ranges: bool,
+    /// Whether these bytes are a range.
+    pub(super) partial: bool,
     answer: Answer,
     /// Length of the whole by its descriptor.
     size: u64,
@@ -59,24 +61,66 @@ impl Blob {
     }
 }
 
-/// Asks one host for the bytes of `span`, and is given those or more. With `ranges_only`, `None` where it would be more.
+/// What a host is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Want {
+    /// The bytes of the span, or those and more.
+    Enough,
+    /// Not more than these bytes.
+    Range,
+    /// The whole, though a range would do: those were tried.
+    Whole,
+}
+
+/// What a host gives that is asked for a range.
+enum Given {
+    Range(Answer, ContentRange),
+    Whole(Answer),
+    /// Nothing that can be used; without a range it may still serve.
+    Nothing,
+}
+
+/// Asks one host for the bytes of `span`. `None` where [`Want::Range`] is wanted and the host serves none.
 pub(super) async fn open(
     session: &Session<'_>,
     descriptor: &Descriptor,
     span: Range<u64>,
-    ranges_only: bool,
+    want: Want,
 ) -> Result<Option<Blob>, Failure> {
-    let size = descriptor.size;
-    let (answer, offset, until) = match ranged(session, descriptor, &span).await? {
-        Some((answer, Some(range))) => (answer, range.start, range.end.min(size)),
-        _ if ranges_only => return Ok(None),
-        Some((answer, None)) => (answer, 0, size),
+    let (size, host, standing) = (descriptor.size, &session.host.authority, session.standing);
+    let end = Some(span.end).filter(|&end| end < size);
+    let useful = span.start > 0 || (end.is_some() && standing.ranges(host));
+    let given = match want {
+        _ if !useful || !standing.can_range(host) => None,
+        Want::Whole => Some(Given::Nothing),
+        Want::Enough | Want::Range => Some(ranged(session, descriptor, span.start, end).await?),
+    };
+    let (answer, offset, until) = match given {
+        Some(Given::Range(answer, range)) => {
+            standing.ranged(host, true);
+            (answer, range.start, range.end.min(size))
+        }
+        Some(_) if want == Want::Range => {
+            standing.ranged(host, false);
+            return Ok(None);
+        }
+        None if want == Want::Range => return Ok(None),
+        Some(Given::Whole(answer)) => {
+            standing.ranged(host, false);
+            (answer, 0, size)
+        }
+        Some(Given::Nothing) => {
+            let answer = whole(session, descriptor).await?;
+            // Only now it is known that the range was what the host did not like.
+            standing.ranged(host, false);
+            (answer, 0, size)
+        }
         None => (whole(session, descriptor).await?, 0, size),
     };
     let partial = answer.response.status() == StatusCode::PARTIAL_CONTENT;
     let accepts =
         answer.header(ACCEPT_RANGES).is_some_and(|units| units.trim().eq_ignore_ascii_case("bytes"));
-    let ranges = partial || (accepts && session.standing.can_range(&session.host.authority));
+    let ranges = partial || (accepts && standing.can_range(host));
     received(answer, descriptor, offset..until, ranges).map(Some)
 }
 
@@ -89,50 +133,59 @@ pub(super) fn received(
     ranges: bool,
 ) -> Result<Blob, Failure> {
     let (offset, until, size) = (span.start, span.end, descriptor.size);
-    if answer.media_type().as_deref() == Some("text/html") {
+    if is_page(&answer) {
         return Err(answer.unusable("the answer is an HTML page, not the blob: is this a registry?"));
     }
     if let Some(length) = answer.length().filter(|&length| length != until.saturating_sub(offset)) {
         return Err(other_size(&answer, size, offset.saturating_add(length)));
     }
-    Ok(Blob { offset, until, ranges, answer, size, position: offset })
+    let partial = answer.response.status() == StatusCode::PARTIAL_CONTENT;
+    Ok(Blob { offset, until, ranges, partial, answer, size, position: offset })
+}
+
+fn is_page(answer: &Answer) -> bool {
+    answer.media_type().as_deref() == Some("text/html")
 }
 
 fn other_size(answer: &Answer, stated: u64, sent: u64) -> Failure {
     Failure::Size { url: redacted(&answer.url), stated, sent }
 }
 
-/// The answer to a request for a range, and the range if it is the one asked for rather than the whole. `None` when the
-/// whole must be asked for instead.
+/// Asks for a range. The error is one that says nothing of ranges; it may pass, or concerns who is asking.
 async fn ranged(
     session: &Session<'_>,
     descriptor: &Descriptor,
-    span: &Range<u64>,
-) -> Result<Option<(Answer, Option<ContentRange>)>, Failure> {
-    let host = &session.host.authority;
-    let end = Some(span.end).filter(|&end| end < descriptor.size);
-    let wanted = span.start > 0 || (end.is_some() && session.standing.ranges(host));
-    if !wanted || !session.standing.can_range(host) {
-        return Ok(None);
+    offset: u64,
+    end: Option<u64>,
+) -> Result<Given, Failure> {
+    let answer = send(session, descriptor, offset, end).await?;
+    let length = answer.length();
+    match answer.response.status() {
+        status if says_nothing_of_ranges(status) => Err(session.refusal(answer).await),
+        StatusCode::PARTIAL_CONTENT => {
+            let range = answer.header(CONTENT_RANGE).and_then(ContentRange::parse).filter(|range| {
+                range.continues(offset, descriptor.size)
+                    && length.is_none_or(|length| length == range.end - range.start)
+            });
+            Ok(range.map_or(Given::Nothing, |range| Given::Range(answer, range)))
+        }
+        StatusCode::OK if !is_page(&answer) && length.is_none_or(|length| length == descriptor.size) => {
+            Ok(Given::Whole(answer))
+        }
+        _ => Ok(Given::Nothing),
     }
-    let answer = send(session, descriptor, span.start, end).await?;
-    let range = answer.header(CONTENT_RANGE).and_then(ContentRange::parse);
-    let status = answer.response.status();
-    let refused = matches!(status, StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::BAD_REQUEST);
-    if !status.is_success() && !refused {
-        return Err(session.refusal(answer).await);
-    }
-    let range = range.filter(|range| {
-        status == StatusCode::PARTIAL_CONTENT && range.continues(span.start, descriptor.size)
-    });
-    session.standing.ranged(host, range.is_some());
-    Ok(match status {
-        _ if range.is_some() => Some((answer, range)),
-        // The range was ignored.
-        StatusCode::OK => Some((answer, None)),
-        // Answered with other bytes, or refused: without a range the host may still serve.
-        _ => None,
-    })
+}
+
+/// Whether a status is about the moment or the caller, and so the same without a range.
+fn says_nothing_of_ranges(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT
+    )
 }
 
 async fn whole(session: &Session<'_>, descriptor: &Descriptor) -> Result<Answer, Failure> {

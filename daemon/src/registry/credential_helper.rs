@@ -69,13 +69,18 @@ struct Credentials {
     secret: String,
 }
 
-/// What the helper knows of the server. `directories` is where programs are, in the form of `PATH`.
-pub(super) async fn ask(directories: &OsStr, query: &HelperQuery) -> Result<Option<Login>, HelperError> {
-    let program = OsString::from(format!("docker-credential-{}", query.name));
-    let path = std::env::split_paths(directories)
+/// The program of a helper. `directories` is where programs are, in the form of `PATH`.
+pub(super) fn find(directories: &OsStr, name: &str) -> Result<PathBuf, HelperError> {
+    let program = OsString::from(format!("docker-credential-{name}"));
+    std::env::split_paths(directories)
         .map(|directory| directory.join(&program))
         .find(|path| is_program(path))
-        .ok_or_else(|| HelperError::Missing(query.name.clone()))?;
+        .ok_or_else(|| HelperError::Missing(name.to_owned()))
+}
+
+/// What the helper knows of the server. `directories` is where programs are, in the form of `PATH`.
+pub(super) async fn ask(directories: &OsStr, query: &HelperQuery) -> Result<Option<Login>, HelperError> {
+    let path = find(directories, &query.name)?;
     let cannot = |error: std::io::Error| HelperError::Start { path: path.clone(), cause: error.to_string() };
     let mut child = Running(
         Command::new(&path)
@@ -104,7 +109,7 @@ pub(super) async fn ask(directories: &OsStr, query: &HelperQuery) -> Result<Opti
     let secret = Secret::new(secret);
     Ok(Some(match username.as_str() {
         TOKEN_USER => Login::IdentityToken(secret),
-        _ => Login::Password { username, password: secret },
+        _ => Login::Password { username: username.into(), password: secret },
     }))
 }
 

@@ -1,15 +1,16 @@
 //! The node's own credentials, in the form of Docker's `config.json`: reading it, and which of its entries is for a
 //! host. A file that cannot be understood is an error with its line; no error shows any of its contents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::{fmt, io};
+use std::{fmt, fs, io};
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::credentials::{Login, decode, server_of};
+use super::file_text::text_of;
 use super::secret::Secret;
 
 /// The name that Docker files credentials of its Hub under, and asks helpers for them.
@@ -39,7 +40,7 @@ pub enum CredentialsFileError {
 }
 
 /// The credentials of one file.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(super) struct CredentialsFile {
     /// In the order of the file.
     entries: Vec<Entry>,
@@ -49,7 +50,7 @@ pub(super) struct CredentialsFile {
     helpers: BTreeMap<String, String>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 struct Entry {
     /// As it is written.
     key: String,
@@ -79,6 +80,18 @@ pub(super) struct HelperQuery {
 }
 
 impl CredentialsFile {
+    /// Reads a file.
+    pub(super) fn read(path: &Path) -> Result<Self, CredentialsFileError> {
+        let bytes =
+            fs::read(path).map_err(|source| CredentialsFileError::Read { path: path.into(), source })?;
+        let text = text_of(bytes).map_err(|line| CredentialsFileError::Content {
+            path: path.into(),
+            line,
+            reason: "not UTF-8".into(),
+        })?;
+        Self::parse(path, &text)
+    }
+
     /// Reads a file's text.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, CredentialsFileError> {
         let written: Written = serde_json::from_str(text).map_err(|error| CredentialsFileError::Content {
@@ -118,6 +131,11 @@ impl CredentialsFile {
         lines.extend(self.helpers.iter().map(|(server, name)| format!("{server}: helper {name}")));
         lines.extend(self.helper.iter().map(|name| format!("every other host: helper {name}")));
         lines
+    }
+
+    /// The names of all helpers, each once.
+    pub(super) fn helpers(&self) -> BTreeSet<&str> {
+        self.helpers.values().chain(&self.helper).map(String::as_str).collect()
     }
 
     /// How a server is spelt to a helper: as the file spells it, since that is how the helper was told of it.
@@ -193,7 +211,7 @@ impl<'de> Deserialize<'de> for Auth {
         Ok(Self(if let Some(token) = given(written.identitytoken) {
             Some(Login::IdentityToken(Secret::new(token)))
         } else if let Some(username) = given(written.username) {
-            Some(Login::Password { username, password: Secret::new(password) })
+            Some(Login::Password { username: username.into(), password: Secret::new(password) })
         } else if written.auth.is_some() {
             written.auth
         } else {

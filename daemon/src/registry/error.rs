@@ -95,6 +95,16 @@ impl Error {
         }
     }
 
+    /// Whether what was asked for may be had without a range, though not with one.
+    pub(super) fn may_be_for_ranges(&self) -> bool {
+        match self {
+            Self::Unserved { attempts, .. } => {
+                attempts.iter().any(|attempt| attempt.failure.may_be_for_ranges())
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the same call may succeed in a moment, as far as the deciding host can tell.
     pub fn is_transient(&self) -> bool {
         match self {

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use reqwest::Url;
-use rustls::AlertDescription;
+use rustls::{AlertDescription, CertificateError};
 
 use super::credential_helper::HelperError;
 use super::error::Kind;
+use super::retry;
 
 /// What one host did instead of serving the object. Causes are texts, since concurrent callers share the failure of
 /// one token request and the foreign errors cannot be cloned.
@@ -24,6 +25,14 @@ pub enum Failure {
         /// The innermost causes.
         cause: String,
     },
+    /// The proxy before the host does not let us through.
+    #[error("no way to {url}: {}", refusal_of_proxy(*status))]
+    Proxy {
+        /// Redacted URL, and the proxy.
+        url: String,
+        /// What the proxy answers, if that can be told.
+        status: Option<StatusCode>,
+    },
     /// A connection to something that does not speak TLS, or not with us: it may want a client certificate.
     #[error("no TLS with {url}: {cause}")]
     NoTls {
@@ -33,14 +42,14 @@ pub enum Failure {
         cause: String,
     },
     /// The host's certificate is not trusted.
-    #[error(
-        "{url}: {cause}; if this host is to be trusted, set `ca` (or `skip_verify`) for it in its hosts.toml"
-    )]
+    #[error("{url}: {cause}; {}", advice.text())]
     Untrusted {
         /// Redacted URL.
         url: String,
         /// What TLS found wrong.
         cause: String,
+        /// What is to be done.
+        advice: Advice,
     },
     /// Connected, but no answer came in time.
     #[error("{method} {url}: no answer within {} s", limit.as_secs_f32())]
@@ -158,11 +167,55 @@ pub enum Refusal {
     NoToken,
 }
 
+/// What helps against a certificate that is not trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Its authority is to be configured.
+    Configure,
+    /// Another authority than those that are configured.
+    Reconfigure,
+    /// Another time.
+    Renew,
+    /// Another name.
+    Rename,
+}
+
+impl Advice {
+    /// `configured` is whether authorities are.
+    fn on(error: &CertificateError, configured: bool) -> Self {
+        match error {
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => Self::Renew,
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Self::Rename
+            }
+            _ if configured => Self::Reconfigure,
+            _ => Self::Configure,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Configure => {
+                "if this host is to be trusted, set `ca` (or `skip_verify`) for it in its hosts.toml"
+            }
+            Self::Reconfigure => {
+                "neither the system's authorities nor those configured for this host (`ca`) vouch for it"
+            }
+            Self::Renew => "the host needs a valid certificate, or this node's clock is wrong",
+            Self::Rename => "the host needs a certificate that names it in its subjectAltName",
+        }
+    }
+}
+
 impl Failure {
     /// Its class.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Unreachable { .. }
+            | Self::Proxy { .. }
             | Self::NoTls { .. }
             | Self::Untrusted { .. }
             | Self::Silent { .. }
@@ -183,6 +236,7 @@ impl Failure {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Untrusted { .. } | Self::NoTls { .. } => false,
+            Self::Proxy { .. } => retry::is_worth_it(self),
             _ => matches!(self.kind(), Kind::Unavailable | Kind::RateLimited),
         }
     }
@@ -197,7 +251,30 @@ impl Failure {
 
     /// Whether no request reached the host, so that no other request will.
     pub(super) fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::NoTls { .. } | Self::Untrusted { .. })
+        matches!(
+            self,
+            Self::Unreachable { .. } | Self::Proxy { .. } | Self::NoTls { .. } | Self::Untrusted { .. }
+        )
+    }
+
+    /// Whether it may come of asking for a range.
+    pub(super) fn may_be_for_ranges(&self) -> bool {
+        match self {
+            Self::Silent { .. }
+            | Self::Broken { .. }
+            | Self::Truncated { .. }
+            | Self::Stalled { .. }
+            | Self::Size { .. }
+            | Self::Unusable { .. } => true,
+            Self::Status { status, .. } => *status != StatusCode::TOO_MANY_REQUESTS,
+            Self::Unreachable { .. }
+            | Self::Proxy { .. }
+            | Self::NoTls { .. }
+            | Self::Untrusted { .. }
+            | Self::Unauthorized { .. }
+            | Self::Corrupt { .. }
+            | Self::Helper { .. } => false,
+        }
     }
 
     /// Whether the host gave no sign of life.
@@ -209,13 +286,25 @@ impl Failure {
         Self::Unusable { method: method.clone(), url: redacted(url), reason: reason.into() }
     }
 
-    /// Reads an error of the HTTP library. Its URL is left out, since that may hold a signed query.
-    pub(super) fn of_transport(method: &Method, url: &Url, error: reqwest::Error) -> Self {
-        let (url, connecting) = (redacted(url), error.is_connect());
+    /// Reads an error of the HTTP library. Its URL is left out, since that may hold a signed query; `url` is redacted.
+    /// `configured` is whether there are authorities for the host beside the system's.
+    pub(super) fn of_transport(
+        method: &Method,
+        url: String,
+        error: reqwest::Error,
+        configured: bool,
+    ) -> Self {
+        let connecting = error.is_connect();
         let error = error.without_url();
         let cause = innermost(&error);
         match of_tls(&error) {
-            Some(rustls::Error::InvalidCertificate(_)) => Self::Untrusted { url, cause },
+            _ if connecting && cause.ends_with(NO_TUNNEL) => Self::Proxy { url, status: None },
+            _ if connecting && cause.ends_with(NO_TUNNEL_WITHOUT_LOGIN) => {
+                Self::Proxy { url, status: Some(StatusCode::PROXY_AUTHENTICATION_REQUIRED) }
+            }
+            Some(rustls::Error::InvalidCertificate(error)) => {
+                Self::Untrusted { url, cause, advice: Advice::on(error, configured) }
+            }
             Some(_) if connecting => Self::NoTls { url, cause },
             // What breaks later breaks by chance, but for our certificate: hosts refuse that after the handshake.
             _ if is_about_our_certificate(&cause) => Self::NoTls { url, cause },
@@ -236,6 +325,10 @@ fn status_kind(status: StatusCode) -> Kind {
         _ => Kind::Answer,
     }
 }
+
+/// What the HTTP library says when a proxy answers a request for a tunnel with 407, and with another status but 200.
+const NO_TUNNEL_WITHOUT_LOGIN: &str = "tunnel error: proxy authorization required";
+const NO_TUNNEL: &str = "tunnel error: unsuccessful";
 
 /// Scheme, host, port and path: what a reader needs, without the user, the query and the fragment, where secrets are.
 pub(super) fn redacted(url: &Url) -> String {
@@ -283,6 +376,16 @@ const CERTIFICATE_ALERTS: [AlertDescription; 8] = [
 fn is_about_our_certificate(cause: &str) -> bool {
     let text = |alert| rustls::Error::AlertReceived(alert).to_string();
     CERTIFICATE_ALERTS.into_iter().any(|alert| cause.ends_with(&text(alert)))
+}
+
+fn refusal_of_proxy(status: Option<StatusCode>) -> String {
+    match status {
+        Some(StatusCode::PROXY_AUTHENTICATION_REQUIRED) => {
+            "the proxy wants user and password, or refuses those in its URL (407)".into()
+        }
+        Some(status) => format!("the proxy answers {status}"),
+        None => "the proxy refuses".into(),
+    }
 }
 
 fn asked(told: Option<Duration>) -> String {

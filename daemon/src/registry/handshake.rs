@@ -7,16 +7,18 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{
     ClientSessionMemoryCache, ClientSessionStore, Resumption, Tls12ClientSessionValue,
-    Tls13ClientSessionValue,
+    Tls13ClientSessionValue, verify_server_name,
 };
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, DigitallySignedStruct, Error, NamedGroup, SignatureScheme};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, NamedGroup, OtherError, SignatureScheme,
+};
 use rustls_platform_verifier::Verifier;
+use webpki::{EndEntityCert, KeyUsage};
 
-use super::client_certificates::ClientCertificates;
+use super::client_certificates::{ClientCertificate, ClientCertificates};
 use super::dial;
 
 /// Sessions remembered for resumption; the library's own figure.
@@ -25,10 +27,10 @@ const SESSIONS: usize = 256;
 /// What the settings are made from, besides the system's authorities.
 #[derive(Clone, Copy)]
 pub(super) struct Settings<'a> {
-    /// PEM bundles of further authorities.
-    pub(super) authorities: &'a [Vec<u8>],
-    /// PEM of each client certificate with its key.
-    pub(super) clients: &'a [Vec<u8>],
+    /// Further authorities.
+    pub(super) authorities: &'a [CertificateDer<'static>],
+    /// Client certificates, in the order of preference.
+    pub(super) clients: &'a [ClientCertificate],
     /// Takes any certificate.
     pub(super) skip_verify: bool,
     /// The application protocols that are offered, best first.
@@ -41,15 +43,11 @@ impl Settings<'_> {
         let verifier: Arc<dyn ServerCertVerifier> = if self.skip_verify {
             Arc::new(AnyCertificate(provider.clone()))
         } else {
-            let authorities = self.authorities.iter().map(|pem| certificates(pem));
-            let authorities = authorities.collect::<Result<Vec<_>, _>>()?.concat();
-            Arc::new(Verifier::new_with_extra_roots(authorities, provider.clone())?)
+            let authorities = self.authorities.to_vec();
+            let system = Verifier::new_with_extra_roots(authorities.clone(), provider.clone())?;
+            Arc::new(Configured { system, authorities })
         };
-        let clients = self.clients.iter().map(|pem| {
-            let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| unread(&error))?;
-            CertifiedKey::from_der(certificates(pem)?, key, &provider)
-        });
-        let clients = ClientCertificates::new(clients.collect::<Result<_, _>>()?);
+        let clients = ClientCertificates::new(self.clients.to_vec());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
@@ -59,15 +57,6 @@ impl Settings<'_> {
         config.resumption = Resumption::store(Arc::new(Sessions(ClientSessionMemoryCache::new(SESSIONS))));
         Ok(config)
     }
-}
-
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
-    CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| unread(&error))
-}
-
-/// They were read once before, when they came from their files.
-fn unread(error: &rustls::pki_types::pem::Error) -> Error {
-    Error::General(format!("a certificate or key cannot be read: {error}"))
 }
 
 /// The sessions to resume. A handshake begins with asking for one, which is the only sign of it that the library
@@ -104,6 +93,76 @@ impl ClientSessionStore for Sessions {
     fn take_tls13_ticket(&self, name: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
         self.0.take_tls13_ticket(name)
     }
+}
+
+/// Trusts what the system's authorities and the configured ones have issued, and the configured certificates
+/// themselves: a registry's self-signed certificate is its own authority, though it says of itself that it is one.
+#[derive(Debug)]
+struct Configured {
+    system: Verifier,
+    authorities: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Configured {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if self.authorities.contains(end_entity) {
+            return itself(end_entity, server_name, now);
+        }
+        self.system.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.system.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.system.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.system.supported_verify_schemes()
+    }
+}
+
+/// Whether a certificate that needs no issuer is valid for this name, at this time and for a server.
+fn itself(
+    certificate: &CertificateDer<'_>,
+    server_name: &ServerName<'_>,
+    now: UnixTime,
+) -> Result<ServerCertVerified, Error> {
+    let parsed = EndEntityCert::try_from(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    // Without any authority a path is never found, but what is to be known of the certificate alone is checked before
+    // one is looked for.
+    let path = parsed.verify_for_usage(&[], &[], &[], now, KeyUsage::server_auth(), None, None);
+    match path.err() {
+        None | Some(webpki::Error::UnknownIssuer | webpki::Error::CaUsedAsEndEntity) => {}
+        Some(webpki::Error::CertExpired { time, not_after }) => {
+            return Err(CertificateError::ExpiredContext { time, not_after }.into());
+        }
+        Some(webpki::Error::CertNotValidYet { time, not_before }) => {
+            return Err(CertificateError::NotValidYetContext { time, not_before }.into());
+        }
+        Some(other) => return Err(CertificateError::Other(OtherError(Arc::new(other))).into()),
+    }
+    verify_server_name(&ParsedCertificate::try_from(certificate)?, server_name)?;
+    Ok(ServerCertVerified::assertion())
 }
 
 /// Checks nothing, for hosts with `skip_verify`.

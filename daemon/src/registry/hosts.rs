@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
+use super::file_text::text_of;
 use super::hosts_toml::{self, HostsError, Reading};
+use super::secret::Secret;
 use super::tls::{Tls, TlsError};
 
 /// How long a connection may take to come about when the host's file does not say; containerd's figure.
@@ -16,6 +18,9 @@ pub(super) const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Docker Hub: the name in references, and the host that answers for it.
 const HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
+
+/// The directory for registries without one of their own.
+pub(super) const DEFAULT_DIRECTORY: &str = "_default";
 
 /// How a host speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +115,14 @@ pub(super) fn load(config_path: &[PathBuf], domain: &str) -> Result<Vec<Host>, H
 /// What one directory says of `domain`.
 pub(super) fn read(directory: &Path, domain: &str) -> Reading {
     let file = directory.join("hosts.toml");
-    match fs::read_to_string(&file) {
+    let text = match fs::read(&file).map(text_of) {
+        Ok(Err(line)) => {
+            return Err(HostsError::Content { path: file, line, reason: "not UTF-8".into() }).into();
+        }
+        Ok(Ok(text)) => Ok(text),
+        Err(source) => Err(source),
+    };
+    match text {
         Ok(text) if !text.trim().is_empty() => hosts_toml::parse(&file, &text, domain, |path| fs::read(path)),
         Err(source) if source.kind() != ErrorKind::NotFound => {
             Err(HostsError::Read { path: file, source }).into()
@@ -120,13 +132,16 @@ pub(super) fn read(directory: &Path, domain: &str) -> Reading {
     }
 }
 
-/// The first directory there is. One that cannot be looked at is an error: it may hold the mirrors.
+/// The first directory there is. One that cannot be looked at is an error, as in containerd: it may hold the mirrors.
 pub(super) fn directory(config_path: &[PathBuf], domain: &str) -> Result<Option<PathBuf>, HostsError> {
     for root in config_path {
         for path in names(domain).into_iter().map(|name| root.join(name)) {
             match fs::metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => return Ok(Some(path)),
-                Err(source) if !matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                Err(source) if source.kind() == ErrorKind::NotADirectory => {
+                    return Err(HostsError::Read { path: root.clone(), source });
+                }
+                Err(source) if source.kind() != ErrorKind::NotFound => {
                     return Err(HostsError::Read { path, source });
                 }
                 _ => {}
@@ -136,13 +151,18 @@ pub(super) fn directory(config_path: &[PathBuf], domain: &str) -> Result<Option<
     Ok(None)
 }
 
-/// Directory names for a domain, first one first, as containerd looks them up.
+/// Directory names for a domain, first one first, as containerd looks them up; and then in lower case, since a host is
+/// the same in any case. To containerd it is another one, and its mirrors are passed by.
 fn names(domain: &str) -> Vec<String> {
     let mut names = Vec::new();
-    if let (host, Some(port)) = split_port(domain) {
-        names.push(format!("{host}_{port}_"));
+    let lower = domain.to_ascii_lowercase();
+    for domain in [domain].into_iter().chain((lower != domain).then_some(lower.as_str())) {
+        if let (host, Some(port)) = split_port(domain) {
+            names.push(format!("{host}_{port}_"));
+        }
+        names.push(domain.to_owned());
     }
-    names.extend([domain.to_owned(), "_default".to_owned()]);
+    names.push(DEFAULT_DIRECTORY.to_owned());
     names
 }
 
@@ -157,9 +177,13 @@ fn certificates_only(directory: &Path, domain: &str) -> Result<Vec<Host>, HostsE
     let mut host = Host::upstream(domain);
     for file in files {
         match file.extension().and_then(|extension| extension.to_str()) {
-            Some("crt") => contents(&file).and_then(|pem| host.tls.add_authorities(&file, pem)),
-            Some("cert") => contents(&file.with_extension("key"))
-                .and_then(|key| host.tls.add_client(&file, contents(&file)?, Some(key))),
+            Some("crt") => contents(&file).and_then(|pem| host.tls.add_authorities(&file, pem.expose())),
+            Some("cert") => {
+                let path = file.with_extension("key");
+                contents(&path).and_then(|key| {
+                    host.tls.add_client(&file, contents(&file)?.expose(), Some((&path, key.expose())))
+                })
+            }
             _ => Ok(()),
         }
         .map_err(HostsError::Tls)?;
@@ -167,8 +191,9 @@ fn certificates_only(directory: &Path, domain: &str) -> Result<Vec<Host>, HostsE
     Ok(vec![host])
 }
 
-fn contents(path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|source| TlsError::Read { path: path.into(), source })
+/// A file that may hold a key.
+fn contents(path: &Path) -> Result<Secret, TlsError> {
+    fs::read(path).map(Secret::new).map_err(|source| TlsError::Read { path: path.into(), source })
 }
 
 /// Splits `host:port`; an IPv6 address keeps its brackets.
@@ -231,6 +256,7 @@ mod tests {
         assert_eq!(names("h:5000"), ["h_5000_", "h:5000", "_default"]);
         assert_eq!(names("h"), ["h", "_default"]);
         assert_eq!(names("[::1]"), ["[::1]", "_default"]);
+        assert_eq!(names("H:5000"), ["H_5000_", "H:5000", "h_5000_", "h:5000", "_default"]);
         for (name, domain) in [
             ("h_5000_", "h:5000"),
             ("h:5000", "h:5000"),
@@ -239,6 +265,22 @@ mod tests {
             ("a_b_", "a_b_"),
         ] {
             assert_eq!(domain_of(name), domain);
+        }
+    }
+
+    /// Fault 7.
+    #[test]
+    fn a_registry_in_upper_case_has_the_mirrors_of_the_one_in_lower_case() {
+        let root = tempfile::tempdir().unwrap();
+        let first = || load(&[root.path().to_path_buf()], "Reg.Test:1").unwrap()[0].authority.clone();
+        assert_eq!(first(), "Reg.Test:1");
+        for (name, mirror) in
+            [("_default", "a"), ("reg.test:1", "b"), ("reg.test_1_", "c"), ("Reg.Test:1", "d")]
+        {
+            let directory = root.path().join(name);
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join("hosts.toml"), format!("[host.\"https://{mirror}\"]")).unwrap();
+            assert_eq!(first(), mirror);
         }
     }
 
@@ -263,6 +305,30 @@ mod tests {
             write(root, name, mirror);
             assert_eq!(first(), mirror);
         }
+    }
+
+    #[test]
+    fn what_is_no_directory_leads_past_no_mirror() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        match load(std::slice::from_ref(&file), "reg.test") {
+            Err(HostsError::Read { path, source }) => {
+                assert_eq!((path, source.kind()), (file, ErrorKind::NotADirectory));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(load(&[root.path().join("none")], "reg.test").unwrap(), [Host::upstream("reg.test")]);
+    }
+
+    #[test]
+    fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("reg.test");
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("hosts.toml"), b"server = 'http://a'\n# \xe9\n").unwrap();
+        let error = load(&[root.path().into()], "reg.test").unwrap_err();
+        assert_eq!(error.to_string(), format!("{}/hosts.toml:2: not UTF-8", directory.display()));
     }
 
     #[test]

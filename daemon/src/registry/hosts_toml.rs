@@ -13,6 +13,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::hosts::{Capabilities, Host, Scheme, split_port};
+use super::redaction::REDACTED;
+use super::secret::Secret;
 use super::tls::{Tls, TlsError};
 
 /// Why the configuration of a registry cannot be used.
@@ -57,6 +59,20 @@ type Value<'a> = Spanned<DeValue<'a>>;
 const KEYS: [&str; 7] =
     ["capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"];
 
+/// Headers that speak of the message or of the connection under it. Those are made by who sends them: Go drops the first
+/// four of what is configured, and with any other of them a request would contradict itself.
+const OWN_HEADERS: [HeaderName; 9] = [
+    http::header::HOST,
+    http::header::CONTENT_LENGTH,
+    http::header::TRANSFER_ENCODING,
+    http::header::TRAILER,
+    http::header::CONNECTION,
+    http::header::TE,
+    http::header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
 /// How a certificate file is read.
 pub(super) type ReadFile = fn(&Path) -> io::Result<Vec<u8>>;
 
@@ -66,8 +82,8 @@ pub(super) struct Reading {
     /// Of use only if there are no mistakes.
     pub(super) hosts: Vec<Host>,
     pub(super) mistakes: Vec<HostsError>,
-    /// Lines with keys that mean nothing, which containerd passes over, and so does drayd.
-    pub(super) unknown: Vec<(usize, String)>,
+    /// What has no effect, as containerd passes over it, too: the line, and what stands there.
+    pub(super) idle: Vec<(usize, String)>,
 }
 
 impl Reading {
@@ -88,7 +104,7 @@ impl From<Result<Vec<Host>, HostsError>> for Reading {
 
 /// The hosts in a file's text: its mirrors as they are written, then `server`.
 pub(super) fn parse(path: &Path, text: &str, domain: &str, read: ReadFile) -> Reading {
-    let file = File { path, text, read, mistakes: RefCell::default(), unknown: RefCell::default() };
+    let file = File { path, text, read, mistakes: RefCell::default(), idle: RefCell::default() };
     let hosts = match DeTable::parse(text) {
         Ok(document) => file.hosts(document.get_ref(), domain),
         Err(error) => {
@@ -97,10 +113,10 @@ pub(super) fn parse(path: &Path, text: &str, domain: &str, read: ReadFile) -> Re
             Vec::new()
         }
     };
-    let (mut mistakes, mut unknown) = (file.mistakes.into_inner(), file.unknown.into_inner());
+    let (mut mistakes, mut idle) = (file.mistakes.into_inner(), file.idle.into_inner());
     mistakes.sort_by_key(HostsError::line);
-    unknown.sort();
-    Reading { hosts, mistakes, unknown }
+    idle.sort();
+    Reading { hosts, mistakes, idle }
 }
 
 /// The keys of one host, whatever its address.
@@ -119,15 +135,19 @@ impl Entry {
     /// The host at a written address.
     fn at(self, domain: &str, address: &str) -> Result<Host, String> {
         let text = if address.contains("://") { address.to_owned() } else { format!("https://{address}") };
-        let url = Url::parse(&text).map_err(|error| format!("`{address}` is not a host: {error}"))?;
+        let url =
+            Url::parse(&text).map_err(|error| format!("`{}` is not a host: {error}", shown(address)))?;
         let scheme = match url.scheme() {
             "https" => Scheme::Https,
             // With TLS keys beside a plain address, containerd tries TLS first.
             "http" if self.tls_given && written_port(address) != Some("80") => Scheme::Either,
             "http" => Scheme::Http,
-            other => return Err(format!("`{address}`: scheme `{other}` is neither http nor https")),
+            other => {
+                let address = shown(address);
+                return Err(format!("`{address}`: scheme `{other}` is neither http nor https"));
+            }
         };
-        let name = url.host_str().ok_or_else(|| format!("`{address}` names no host"))?;
+        let name = url.host_str().ok_or_else(|| format!("`{}` names no host", shown(address)))?;
         let authority = url.port().map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
         let path = url.path().trim_end_matches('/');
         let root =
@@ -171,7 +191,7 @@ struct File<'a> {
     read: ReadFile,
     /// All found so far.
     mistakes: RefCell<Vec<HostsError>>,
-    unknown: RefCell<Vec<(usize, String)>>,
+    idle: RefCell<Vec<(usize, String)>>,
 }
 
 impl File<'_> {
@@ -202,8 +222,9 @@ impl File<'_> {
         let entry = self.entry(root, &["server", "host"]);
         let own = match root.get("server") {
             None => Ok(entry.upstream(domain)),
-            Some(server) => self.string(server).and_then(|address| {
-                entry.at(domain, address).map_err(|reason| self.error(server.span(), reason))
+            Some(server) => self.string(server).and_then(|address| match address {
+                "" => Ok(entry.upstream(domain)),
+                _ => entry.at(domain, address).map_err(|reason| self.error(server.span(), reason)),
             }),
         };
         hosts.extend(self.note(own));
@@ -216,9 +237,9 @@ impl File<'_> {
             let key = key.get_ref().as_ref();
             !KEYS.contains(&key) && !others.contains(&key)
         });
-        self.unknown
+        self.idle
             .borrow_mut()
-            .extend(unknown.map(|key| (self.line(key.span()), key.get_ref().as_ref().to_owned())));
+            .extend(unknown.map(|key| (self.line(key.span()), format!("unknown key `{}`", key.get_ref()))));
         Entry {
             capabilities: self.note(self.capabilities(table)).unwrap_or(Capabilities::ALL),
             tls: self.note(self.tls(table)).unwrap_or_default(),
@@ -254,7 +275,7 @@ impl File<'_> {
         if let Some(value) = table.get("ca") {
             for path in self.strings(value)? {
                 let (path, pem) = self.certificate(value, path)?;
-                tls.add_authorities(&path, pem).map_err(|source| self.unusable(value, source))?;
+                tls.add_authorities(&path, pem.expose()).map_err(|source| self.unusable(value, source))?;
             }
         }
         let clients = match table.get("client") {
@@ -265,7 +286,7 @@ impl File<'_> {
         for client in clients {
             let (certificate, key) = match self.strings(client)?[..] {
                 [certificate] | [certificate, ""] => (certificate, None),
-                [certificate, key] => (certificate, Some(self.certificate(client, key)?.1)),
+                [certificate, key] => (certificate, Some(self.certificate(client, key)?)),
                 _ => {
                     return Err(
                         self.error(client.span(), "expected a certificate, or a certificate and its key")
@@ -273,16 +294,17 @@ impl File<'_> {
                 }
             };
             let (path, pem) = self.certificate(client, certificate)?;
-            tls.add_client(&path, pem, key).map_err(|source| self.unusable(client, source))?;
+            let key = key.as_ref().map(|(path, pem)| (path.as_path(), pem.expose()));
+            tls.add_client(&path, pem.expose(), key).map_err(|source| self.unusable(client, source))?;
         }
         Ok(tls)
     }
 
-    /// A certificate file; a relative path starts at the directory of this one.
-    fn certificate(&self, value: &Value<'_>, path: &str) -> Result<(PathBuf, Vec<u8>), HostsError> {
+    /// A certificate file, which may hold a key; a relative path starts at the directory of this one.
+    fn certificate(&self, value: &Value<'_>, path: &str) -> Result<(PathBuf, Secret), HostsError> {
         let path = self.path.parent().unwrap_or(Path::new("")).join(path);
         match (self.read)(&path) {
-            Ok(pem) => Ok((path, pem)),
+            Ok(pem) => Ok((path, Secret::new(pem))),
             Err(source) => Err(self.unusable(value, TlsError::Read { path, source })),
         }
     }
@@ -299,6 +321,10 @@ impl File<'_> {
         for (name, values) in self.table(value)? {
             let header = HeaderName::try_from(name.get_ref().as_ref())
                 .map_err(|_| self.error(name.span(), "not a header name"))?;
+            if OWN_HEADERS.contains(&header) {
+                self.idle.borrow_mut().push((self.line(name.span()), format!("header `{}`", name.get_ref())));
+                continue;
+            }
             for text in self.strings(values)? {
                 let mut value = HeaderValue::try_from(text)
                     .map_err(|_| self.error(values.span(), "not a header value"))?;
@@ -347,6 +373,22 @@ impl File<'_> {
     }
 }
 
+/// A written address, which may be none, without what may be a password in it: all before the last `@`, and its query.
+fn shown(address: &str) -> String {
+    let (scheme, rest) = match address.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), address),
+    };
+    match rest.rsplit_once('@') {
+        Some((_, rest)) => format!("{scheme}{REDACTED}@{}", before_query(rest)),
+        None => format!("{scheme}{}", before_query(rest)),
+    }
+}
+
+fn before_query(text: &str) -> &str {
+    text.split(['?', '#']).next().unwrap_or_default()
+}
+
 /// The port as it stands in an address; a parsed URL no longer tells a written default port from none.
 fn written_port(address: &str) -> Option<&str> {
     let authority = address.split_once("://").map_or(address, |(_, rest)| rest);
@@ -355,6 +397,7 @@ fn written_port(address: &str) -> Option<&str> {
 
 /// Reads a duration in Go's spelling, which is what the file's other readers take.
 fn duration(text: &str) -> Option<Duration> {
+    let text = text.strip_prefix('+').unwrap_or(text);
     if text == "0" {
         return Some(Duration::ZERO);
     }
@@ -369,7 +412,8 @@ fn duration(text: &str) -> Option<Duration> {
             "m" => 60.0,
             "s" => 1.0,
             "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
+            // The sign for micro is in Unicode twice.
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
             "ns" => 1e-9,
             _ => return None,
         };

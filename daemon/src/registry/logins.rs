@@ -2,7 +2,6 @@
 //! where the node's owner trusts it with them; what the node has under a host's own name goes to that host alone.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -55,10 +54,7 @@ impl Logins {
     /// The node's credentials as they are now.
     pub(super) async fn of_node(&self) -> Result<CredentialsFile, CredentialsFileError> {
         let Some(path) = self.file.clone() else { return Ok(CredentialsFile::default()) };
-        let read = move || match fs::read_to_string(&path) {
-            Ok(text) => CredentialsFile::parse(&path, &text),
-            Err(source) => Err(CredentialsFileError::Read { path, source }),
-        };
+        let read = move || CredentialsFile::read(&path);
         tokio::task::spawn_blocking(read).await.expect("reading the credentials does not panic")
     }
 
@@ -103,6 +99,7 @@ impl Logins {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::path::Path;
 
     use super::super::credentials::Given;
@@ -125,7 +122,7 @@ mod tests {
         let node = CredentialsFile::parse(Path::new("c"), NODE).unwrap();
         let chosen = logins.choose(host, &repository, &credentials, &node).await.unwrap();
         match chosen.login {
-            Login::Password { username, .. } => Some((username, chosen.fallback)),
+            Login::Password { username, .. } => Some((String::from_utf8(username).unwrap(), chosen.fallback)),
             _ => None,
         }
     }

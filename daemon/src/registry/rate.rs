@@ -3,17 +3,25 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes that a connection takes at a time: few enough that many take turns within a second at common rates.
-const TURN: u32 = 64 << 10;
+/// Bytes that a connection takes at a time, at most: few enough that many take turns within a second at common rates.
+const LONGEST_TURN: u64 = 64 << 10;
+/// Turns in a second at rates below that, so that nobody waits long for one that a slow host holds.
+const TURNS_PER_SECOND: u64 = 8;
 
-/// Turns are given in the order in which they are asked for.
+/// Turns are given in the order in which they are asked for. What of a turn did not come is given back, so that time is
+/// charged for bytes that came and for nothing else.
 pub(super) struct Rate {
-    /// How long one turn takes; `None` without a limit.
-    turn: Option<Duration>,
+    /// `None` is no limit.
+    bytes_per_second: Option<u64>,
     /// When the next turn begins; guards only that.
     next: Mutex<Instant>,
+    /// The order: who holds it has the next turn.
+    queue: Semaphore,
+    /// Wakes who has the next turn, since it begins sooner.
+    sooner: Notify,
 }
 
 /// What one body may still read.
@@ -23,38 +31,46 @@ pub(super) struct Allowance {
     left: i64,
 }
 
-/// A turn that is waited for, given back if it is not taken.
-struct Turn<'a> {
-    rate: &'a Rate,
-    length: Duration,
-    taken: bool,
-}
-
 impl Rate {
     pub(super) fn new(bytes_per_second: Option<u64>) -> Self {
-        let turn = bytes_per_second
-            .map(|rate| Duration::from_secs(TURN.into()) / u32::try_from(rate).unwrap_or(u32::MAX));
-        Self { turn, next: Mutex::new(Instant::now()) }
+        Self {
+            bytes_per_second,
+            next: Mutex::new(Instant::now()),
+            queue: Semaphore::new(1),
+            sooner: Notify::new(),
+        }
     }
 
+    /// Waits for a turn of this length.
     async fn turn(&self, length: Duration) {
-        let at = {
-            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-            let at = (*next).max(Instant::now());
-            *next = at + length;
-            at
-        };
-        let mut turn = Turn { rate: self, length, taken: false };
-        sleep_until(at).await;
-        turn.taken = true;
+        let _first = self.queue.acquire().await.expect("the queue is never closed");
+        let asked = Instant::now();
+        loop {
+            let at = {
+                let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+                if *next <= Instant::now() {
+                    // From when it began, not from when the timer rang.
+                    *next = (*next).max(asked) + length;
+                    return;
+                }
+                *next
+            };
+            tokio::select! {
+                () = sleep_until(at) => {}
+                () = self.sooner.notified() => {}
+            }
+        }
     }
-}
 
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        if !self.taken {
-            let mut next = self.rate.next.lock().unwrap_or_else(PoisonError::into_inner);
-            *next = next.checked_sub(self.length).unwrap_or(*next);
+    /// Settles with a body that has ended: what it leaves makes the next turn sooner, what it owes makes it later.
+    fn settle(&self, bytes_per_second: u64, left: i64) {
+        let time = time(left.unsigned_abs(), bytes_per_second);
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        if left < 0 {
+            *next = (*next).max(Instant::now()) + time;
+        } else {
+            *next = next.checked_sub(time).unwrap_or(*next);
+            self.sooner.notify_one();
         }
     }
 }
@@ -66,19 +82,34 @@ impl Allowance {
 
     /// Returns when more may be read.
     pub(super) async fn ready(&mut self) {
-        let Some(turn) = self.rate.turn else { return };
+        let Some(bytes_per_second) = self.rate.bytes_per_second else { return };
+        let turn = (bytes_per_second / TURNS_PER_SECOND).clamp(1, LONGEST_TURN);
         while self.left <= 0 {
-            self.rate.turn(turn).await;
-            self.left += i64::from(TURN);
+            self.rate.turn(time(turn, bytes_per_second)).await;
+            self.left = self.left.saturating_add_unsigned(turn);
         }
     }
 
     /// Notes what was read.
     pub(super) fn spend(&mut self, bytes: usize) {
-        if self.rate.turn.is_some() {
+        if self.rate.bytes_per_second.is_some() {
             self.left = self.left.saturating_sub_unsigned(bytes as u64);
         }
     }
+}
+
+impl Drop for Allowance {
+    fn drop(&mut self) {
+        if let Some(bytes_per_second) = self.rate.bytes_per_second {
+            self.rate.settle(bytes_per_second, self.left);
+        }
+    }
+}
+
+/// How long so many bytes take.
+fn time(bytes: u64, bytes_per_second: u64) -> Duration {
+    let nanoseconds = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_second.max(1));
+    Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -108,17 +139,57 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_turn_that_is_not_taken_is_no_loss() {
-        let rate = Arc::new(Rate::new(Some(u64::from(TURN))));
+    async fn bodies_are_charged_for_what_came_and_no_more() {
+        for (bytes_per_second, bodies, bytes) in
+            [(64 << 10, 20, 9000), (4 << 10, 1, 60_000), (1 << 10, 3, 200), (100, 3, 60_000), (1, 2, 9)]
+        {
+            let rate = Arc::new(Rate::new(Some(bytes_per_second)));
+            let began = Instant::now();
+            for _ in 0..bodies {
+                let mut allowance = Allowance::new(Arc::clone(&rate));
+                allowance.ready().await;
+                allowance.spend(bytes);
+            }
+            // Whoever comes next waits for the bytes of all.
+            Allowance::new(rate).ready().await;
+            let (took, charged) = (began.elapsed(), time(bodies * bytes as u64, bytes_per_second));
+            assert!(took.abs_diff(charged) <= Duration::from_millis(10), "{took:?} for {charged:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_body_leaves_wakes_who_waits_for_it() {
+        let rate = Arc::new(Rate::new(Some(1)));
         let mut first = Allowance::new(Arc::clone(&rate));
         first.ready().await;
+        first.ready().await;
+        let mut second = Allowance::new(Arc::clone(&rate));
+        let waiting = async {
+            second.ready().await;
+            Instant::now()
+        };
+        let leaving = async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            drop(first);
+            Instant::now()
+        };
+        let (began, left) = tokio::join!(waiting, leaving);
+        assert_eq!(began, left);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_that_is_not_taken_is_no_loss() {
+        let rate = Arc::new(Rate::new(Some(8)));
+        let mut first = Allowance::new(Arc::clone(&rate));
+        first.ready().await;
+        first.spend(8);
+        let began = Instant::now();
         for _ in 0..10 {
             let mut left = Allowance::new(Arc::clone(&rate));
             assert!(tokio::time::timeout(Duration::from_millis(10), left.ready()).await.is_err());
         }
-        let began = Instant::now();
         Allowance::new(rate).ready().await;
-        assert!(began.elapsed() <= Duration::from_secs(1));
+        assert!(began.elapsed() <= Duration::from_millis(126), "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

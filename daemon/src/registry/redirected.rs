@@ -14,7 +14,7 @@ use super::wire::{Answer, Request, Role, Transport};
 impl Session<'_> {
     /// Answers the 401 of a redirect's target, if the node has credentials for it; else gives back the 401.
     pub(super) async fn prove_elsewhere(&self, ask: Ask<'_>, answer: Answer) -> Result<Answer, Failure> {
-        let url = answer.url.clone();
+        let (url, secrets) = (answer.url.clone(), answer.secrets.clone());
         let (Some(authority), Some(challenge)) =
             (authority(&url), challenge::choose(answer.response.headers()))
         else {
@@ -41,7 +41,8 @@ impl Session<'_> {
             self.access.retract(&proof);
         }
         answer.from_origin = false;
-        answer.proved = Some(login);
+        answer.secrets.add_all(secrets);
+        answer.secrets.add_login(&login);
         Ok(answer)
     }
 }

@@ -1,5 +1,5 @@
 //! Resolving: what a tag or digest points to on one host. A digest is taken from a header only for a valid and
-//! complete answer to HEAD; in every other case the manifest is read and hashed.
+//! complete answer to HEAD; in every other case the manifest is read and hashed. What it then is, its bytes say.
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -55,13 +55,32 @@ pub(super) async fn resolve(session: &Session<'_>, object: &str) -> Result<Resol
         Ok(_) | Err(Failure::Broken { .. }) => {}
         Err(failure) => return Err(failure),
     }
+    Ok(read(session, object).await?.0)
+}
+
+/// Asks one host for the manifest itself, whatever it says to HEAD. What came by that was wrong already, so bytes that
+/// are not what this answer's own header says are not taken, either: they are broken on the way.
+pub(super) async fn resolve_by_body(session: &Session<'_>, object: &str) -> Result<Resolved, Failure> {
+    let (resolved, answer) = read(session, object).await?;
+    let told = answer.header("docker-content-digest").and_then(|told| told.trim().parse::<Digest>().ok());
+    match (told, &resolved.body) {
+        (Some(told), Some(body)) if !told.matches(body) => {
+            let actual = Some(resolved.target.digest.to_string());
+            Err(Failure::Corrupt { url: redacted(&answer.url), actual })
+        }
+        _ => Ok(resolved),
+    }
+}
+
+async fn read(session: &Session<'_>, object: &str) -> Result<(Resolved, Answer), Failure> {
+    let wanted = object.parse::<Digest>().ok();
     let mut answer = session.send(ask(&Method::GET, object)).await?;
     if !answer.response.status().is_success() {
         return Err(session.refusal(answer).await);
     }
     let body = answer.document(MAX_MANIFEST).await?;
     let target = target_of_body(&answer, &body, wanted)?;
-    Ok(Resolved { target, body: Some(body), host: session.host.authority.clone() })
+    Ok((Resolved { target, body: Some(body), host: session.host.authority.clone() }, answer))
 }
 
 fn ask<'a>(method: &'a Method, object: &'a str) -> Ask<'a> {

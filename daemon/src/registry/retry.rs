@@ -62,6 +62,7 @@ pub(super) fn is_worth_it(failure: &Failure) -> bool {
         Failure::Status { status, .. } => {
             is_passing(*status) && failure.told().is_none_or(|told| told <= LONGEST_TOLD)
         }
+        Failure::Proxy { status, .. } => status.is_none_or(is_passing),
         Failure::NoTls { .. }
         | Failure::Untrusted { .. }
         | Failure::Unauthorized { .. }
@@ -97,6 +98,7 @@ fn backoff(pauses: u32, dice: f64) -> Duration {
 mod tests {
     use http::Method;
 
+    use super::super::failure::Advice;
     use super::*;
 
     fn answer(status: u16, told: Option<u64>) -> Failure {
@@ -171,7 +173,11 @@ mod tests {
         }
         let url = || "https://h/".to_owned();
         assert!(is_worth_it(&Failure::Unreachable { url: url(), cause: "refused".into() }));
-        assert!(!is_worth_it(&Failure::Untrusted { url: url(), cause: "unknown issuer".into() }));
+        assert!(!is_worth_it(&Failure::Untrusted {
+            url: url(),
+            cause: "unknown issuer".into(),
+            advice: Advice::Configure
+        }));
     }
 
     #[test]

@@ -48,6 +48,11 @@ struct Turn {
 }
 
 impl<'a> Search<'a> {
+    /// The node's own credentials, as they were when the search began.
+    pub(super) fn node(&self) -> &CredentialsFile {
+        &self.node
+    }
+
     /// A search over the hosts that serve content and fit: as they are configured, but those that are resting or ask
     /// to be left alone after all others.
     pub(super) async fn begin(
@@ -147,6 +152,24 @@ impl<'a> Search<'a> {
             });
         }
         self.turn = self.choose();
+    }
+
+    /// Notes that the object is not what was put together, and that how it was may be the reason: everyone is asked
+    /// again who did not fail for good.
+    pub(super) fn again(&mut self) {
+        self.renew();
+        for candidate in &mut self.candidates {
+            candidate.gave = false;
+        }
+        self.turn = self.choose();
+    }
+
+    /// Whether the host whose turn it is will be asked no more after that. One that is silent has no time for more.
+    pub(super) fn is_last_try(&self) -> bool {
+        let turn = self.turn.and_then(|turn| self.candidates.get(turn.index));
+        turn.is_some_and(|Candidate { tries, failure, .. }| {
+            matches!(failure, Some(Failure::Silent { .. })) || tries + 1 >= retry::TRIES
+        })
     }
 
     /// Asks this host before all others.

@@ -1,22 +1,25 @@
-//! A secret text that can be compared and used as a cache key, and that no formatting ever shows.
+//! A secret that can be compared and used as a cache key, and that no formatting ever shows.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::{ExposeSecret, SecretSlice};
 
-/// A password or token. `secrecy` wipes it on drop; equality and hash are added because credentials key the token
-/// cache: two callers with different passwords must never share a token.
+use super::redaction::REDACTED;
+
+/// A password, a token, or a file that may hold a private key: bytes, since the passwords that registries take need not
+/// be UTF-8. `secrecy` wipes it on drop; equality and hash are added because credentials key the token cache: two
+/// callers with different passwords must never share a token.
 #[derive(Clone)]
-pub(super) struct Secret(SecretString);
+pub(super) struct Secret(SecretSlice<u8>);
 
 impl Secret {
-    pub(super) fn new(text: impl Into<String>) -> Self {
-        Self(SecretString::from(text.into()))
+    pub(super) fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        Self(SecretSlice::from(bytes.into()))
     }
 
     /// The secret itself, for a request header or body only.
-    pub(super) fn expose(&self) -> &str {
+    pub(super) fn expose(&self) -> &[u8] {
         self.0.expose_secret()
     }
 }
@@ -37,6 +40,6 @@ impl Hash for Secret {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[redacted]")
+        f.write_str(REDACTED)
     }
 }

@@ -204,7 +204,9 @@ impl Session<'_> {
         // A redirect may have led elsewhere; what fails there says nothing about this host.
         let at_host = |url: &str| own.as_ref().is_ok_and(|own| url.starts_with(own));
         match answer {
-            Err(Failure::Unreachable { url, .. } | Failure::NoTls { url, .. }) => at_host(url),
+            Err(
+                Failure::Unreachable { url, .. } | Failure::Proxy { url, .. } | Failure::NoTls { url, .. },
+            ) => at_host(url),
             // It may wait for the rest of what is no request to it.
             Err(Failure::Silent { url, .. }) => tls && at_host(url),
             Err(Failure::Broken { url, .. }) => !tls && at_host(url),
@@ -265,7 +267,7 @@ impl Session<'_> {
     /// How a token server is met: like the host itself when it is on it.
     fn realm_reach(&self, realm: &Url) -> (Transport, HeaderMap) {
         let Host { authority, tls, headers, dial_timeout, .. } = self.host;
-        let same_name = split_port(authority).0 == realm.host_str().unwrap_or_default();
+        let same_name = split_port(authority).0.eq_ignore_ascii_case(realm.host_str().unwrap_or_default());
         let same_origin = same_name
             && Url::parse(&format!("{}://{authority}", realm.scheme()))
                 .is_ok_and(|host| host.origin() == realm.origin());

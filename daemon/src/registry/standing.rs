@@ -37,6 +37,9 @@ struct Tables {
     /// counted on their own, does not wait for one without.
     holds: HashMap<(String, String, Credentials), Instant>,
     ranges: HashMap<String, (u32, Instant)>,
+    /// Hosts whose ranges were part of what was not the blob, and since when. Another range that they serve does not
+    /// clear them: what they say of it is what was wrong.
+    distrusted: HashMap<String, Instant>,
     /// Hosts whose last answer to a range was the range.
     ranging: HashSet<String>,
 }
@@ -79,7 +82,10 @@ impl Standing {
                 rest(&mut tables.rests, host, asked);
             }
             // It was not there for long, or not asked at all: neither says that it is back.
-            Failure::Broken { .. } | Failure::Truncated { .. } | Failure::Helper { .. } => {}
+            Failure::Broken { .. }
+            | Failure::Truncated { .. }
+            | Failure::Proxy { .. }
+            | Failure::Helper { .. } => {}
             _ => drop(tables.rests.remove(host)),
         }
         if let Some(hold) = retry::hold(failure) {
@@ -110,13 +116,18 @@ impl Standing {
         }
     }
 
+    /// Notes that ranges of the host were among bytes that were not the blob.
+    pub(super) fn distrust_ranges(&self, host: &str) {
+        let now = Instant::now();
+        *entry(&mut self.lock().distrusted, host.to_owned(), now) = now;
+    }
+
     /// Whether asking the host for a range is worth it.
     pub(super) fn can_range(&self, host: &str) -> bool {
         let tables = self.lock();
-        tables
-            .ranges
-            .get(host)
-            .is_none_or(|(ignored, last)| *ignored < IGNORED_RANGES || last.elapsed() >= RANGELESS)
+        let over = |since: &Instant| since.elapsed() >= RANGELESS;
+        tables.ranges.get(host).is_none_or(|(ignored, last)| *ignored < IGNORED_RANGES || over(last))
+            && tables.distrusted.get(host).is_none_or(over)
     }
 
     /// Whether the host is known to serve ranges.
@@ -234,6 +245,16 @@ mod tests {
         assert!(standing.can_range("h"));
         standing.ranged("h", false);
         standing.ranged("h", false);
+        tokio::time::sleep(RANGELESS).await;
+        assert!(standing.can_range("h"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_whose_ranges_were_wrong_is_not_cleared_by_another_range() {
+        let standing = Standing::default();
+        standing.distrust_ranges("h");
+        standing.ranged("h", true);
+        assert!(!standing.can_range("h") && standing.can_range("i"));
         tokio::time::sleep(RANGELESS).await;
         assert!(standing.can_range("h"));
     }

@@ -6,10 +6,11 @@ mod elsewhere;
 mod part;
 mod window;
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use super::error::Error;
 use super::search::Search;
 use super::{Registry, Repository};
 use crate::oci::Descriptor;
-use part::{Part, Whole};
+use part::{Came, Part, Whole};
 use window::Window;
 
 /// The bytes of a blob from an offset on.
@@ -43,7 +44,9 @@ pub struct Stream<'a> {
     start: u64,
     /// Of the next byte for the caller.
     position: u64,
-    received: Arc<AtomicU64>,
+    came: Arc<Came>,
+    /// Hosts whose ranges were among what was refused.
+    suspects: BTreeSet<String>,
 }
 
 impl<'a> Stream<'a> {
@@ -55,10 +58,10 @@ impl<'a> Stream<'a> {
         credentials: &'a Credentials,
     ) -> Self {
         let whole = Whole { registry, repository, descriptor, credentials };
-        let received = Arc::default();
+        let came = Arc::default();
         let mut stream = Self {
             whole,
-            head: Part::new(whole, offset, descriptor.size, Arc::clone(&received)),
+            head: Part::new(whole, offset, descriptor.size, Arc::clone(&came)),
             window: Window::default(),
             ahead: descriptor.size,
             parallel: registry.parallel_ranges,
@@ -66,7 +69,8 @@ impl<'a> Stream<'a> {
             ranging: false,
             start: offset,
             position: offset,
-            received,
+            came,
+            suspects: BTreeSet::new(),
         };
         stream.restart();
         stream
@@ -112,7 +116,7 @@ impl<'a> Stream<'a> {
     /// Bytes that came over the wire. Those that a host sent again are among them, so it may be more than the
     /// caller got; and those that were read ahead.
     pub fn received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
+        self.came.bytes.load(Ordering::Relaxed)
     }
 
     /// Whether a host sent from the first byte on what it was asked to continue.
@@ -126,15 +130,27 @@ impl<'a> Stream<'a> {
     }
 
     /// Takes back all bytes, since together they are not the blob: the next call begins at its first byte, without
-    /// the hosts that sent any of them. Where the caller had the beginning from elsewhere, that may be what is wrong,
-    /// so they get another chance first. `actual` is the digest that the bytes have, if it is known.
+    /// the hosts that sent any of them. `actual` is the digest that the bytes have, if it is known.
+    ///
+    /// They get another chance first where the caller had the beginning from elsewhere, since that may be what is
+    /// wrong, and where any of them sent a range: there are hosts that send other bytes than they say, and the whole
+    /// in one piece is what a host is for. Each host's ranges are the excuse once.
     pub fn refuse(&mut self, actual: Option<&str>) {
         self.position = 0;
         // Of one host, so that the next refusal knows whose bytes they were.
         self.parallel = 1;
         self.restart();
         let gave = std::mem::take(&mut self.window.gave);
-        if std::mem::take(&mut self.start) == 0 {
+        let by_range = self.came.take_by_range();
+        let excused = !by_range.is_subset(&self.suspects) || self.head.is_suspect_elsewhere();
+        for host in &by_range {
+            self.whole.registry.standing.distrust_ranges(host);
+        }
+        self.suspects.extend(by_range);
+        let begun_here = std::mem::take(&mut self.start) == 0;
+        if excused {
+            self.head.again();
+        } else if begun_here {
             self.head.refuse(actual, &gave);
         }
     }
@@ -169,9 +185,9 @@ impl<'a> Stream<'a> {
         let head = usize::from(self.head.position < self.head.end);
         while self.ahead < size && self.window.len() + head < self.parallel {
             let (begin, end) = (self.ahead, size.min(self.ahead + self.range));
-            let (whole, received) = (self.whole, Arc::clone(&self.received));
+            let (whole, came) = (self.whole, Arc::clone(&self.came));
             let first = self.head.search.as_ref().and_then(Search::host).map(str::to_owned);
-            self.window.push(|requests| Part::new(whole, begin, end, received).beside(first, requests));
+            self.window.push(|requests| Part::new(whole, begin, end, came).beside(first, requests));
             self.ahead = end;
         }
     }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use base64::Engine as _;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use reqwest::Url;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::credentials::Login;
+use super::credentials::{Login, pair};
 use super::failure::{Failure, Refusal, redacted};
 use super::kept::Timed;
 use super::message::message_of;
@@ -39,51 +40,56 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Obtains the token. With a secret the `OAuth2` form is sent first; token servers that do not know it are asked
-    /// the older way, with GET. `own_headers` are those configured for the realm's origin.
+    /// Obtains the token. With a secret the `OAuth2` form is sent first; token servers that do not know it, or send it
+    /// elsewhere, are asked the older way, with GET. `own_headers` are those configured for the realm's origin.
     pub(super) async fn fetch(
         self,
         wire: Arc<Wire>,
         transport: Transport,
         own_headers: HeaderMap,
     ) -> Result<Token, Failure> {
+        let mut headers = own_headers.clone();
         if let Some(form) = self.form() {
-            let mut headers = own_headers.clone();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+            let mut form_headers = own_headers;
+            form_headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
             let url = self.realm.clone();
-            let answer = wire.send(request(Method::POST, url, headers, Some(form), &transport)).await?;
-            if !matches!(answer.response.status().as_u16(), 400 | 401 | 404 | 405) {
-                return self.read(answer).await;
+            match wire.send(request(Method::POST, url, form_headers, Some(form), &transport)).await {
+                Ok(answer) if !refuses_form(answer.response.status()) => return self.read(answer).await,
+                // Refused, or redirected without end or to nowhere.
+                Ok(_) | Err(Failure::Unusable { .. }) => {}
+                Err(failure) => return Err(failure),
             }
-        }
-        let mut headers = own_headers;
-        if let Some(value) = basic(&self.login) {
-            headers.insert(AUTHORIZATION, value);
+            if let Some(value) = basic(&self.login) {
+                headers.insert(AUTHORIZATION, value);
+            }
         }
         let answer = wire.send(request(Method::GET, self.query(), headers, None, &transport)).await?;
         self.read(answer).await
     }
 
-    /// The form of the POST; `None` when there is nothing to prove.
+    /// The form of the POST; `None` when there is nothing to prove, as with a user who has no password: containerd
+    /// asks for an anonymous token then.
     fn form(&self) -> Option<String> {
-        let mut fields = vec![("client_id", "drayd")];
+        let mut fields: Vec<(&str, &[u8])> = vec![("client_id", b"drayd")];
         match &self.login {
-            Login::Password { username, password } => fields.extend([
-                ("grant_type", "password"),
-                ("username", username.as_str()),
-                ("password", password.expose()),
-            ]),
+            Login::Password { password, .. } if password.expose().is_empty() => return None,
+            Login::Password { username, password } => {
+                fields.extend([
+                    ("grant_type", b"password".as_slice()),
+                    ("username", username),
+                    ("password", password.expose()),
+                ]);
+            }
             Login::IdentityToken(token) => {
-                fields.extend([("grant_type", "refresh_token"), ("refresh_token", token.expose())]);
+                fields
+                    .extend([("grant_type", b"refresh_token".as_slice()), ("refresh_token", token.expose())]);
             }
             Login::Anonymous | Login::RegistryToken(_) => return None,
         }
         let scopes = self.scopes.join(" ");
-        fields.extend(self.service.as_deref().map(|service| ("service", service)));
-        fields.push(("scope", &scopes));
-        // The URL library is the one at hand that writes forms; only the query is used.
-        let url = Url::parse_with_params("http://form/", fields).ok()?;
-        url.query().map(String::from)
+        fields.extend(self.service.as_deref().map(|service| ("service", service.as_bytes())));
+        fields.push(("scope", scopes.as_bytes()));
+        Some(form(&fields))
     }
 
     /// The URL of the GET: the realm with its own query, and ours after it.
@@ -101,6 +107,8 @@ impl Order {
         let status = answer.response.status();
         let body = answer.document(TOKEN_LIMIT).await?;
         if !status.is_success() {
+            // What the realm's own query says is the registry's secret, or the token server's.
+            answer.secrets.add_url(&self.realm);
             let message = message_of(&body, |message| answer.scrub(&self.login, message));
             return Err(self.refused(&answer, status, message));
         }
@@ -128,6 +136,23 @@ impl Order {
     }
 }
 
+/// The fields of a form, of which only the values need encoding.
+fn form(fields: &[(&str, &[u8])]) -> String {
+    let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+    fields.join("&")
+}
+
+/// A value as it stands in a form (WHATWG URL, section 5.2), which is also how queries are written.
+pub(super) fn encoded(value: &[u8]) -> String {
+    const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'*').remove(b'-').remove(b'.').remove(b'_');
+    percent_encode(value, &ENCODED).to_string().replace("%20", "+")
+}
+
+/// Whether a token server does not take the form: it refuses it, or wants it sent to where it is not for.
+fn refuses_form(status: StatusCode) -> bool {
+    status.is_redirection() || matches!(status.as_u16(), 400 | 401 | 404 | 405)
+}
+
 fn request(
     method: Method,
     url: Url,
@@ -140,19 +165,19 @@ fn request(
 
 /// The header that proves a login directly; `None` for one without a secret that fits.
 pub(super) fn basic(login: &Login) -> Option<HeaderValue> {
-    let text = match login {
-        Login::Password { username, password } => format!("{username}:{}", password.expose()),
+    let pair = match login {
+        Login::Password { username, password } => pair(username, password.expose()),
         // Token servers that only know GET take the token for a password without a user.
-        Login::IdentityToken(token) => format!(":{}", token.expose()),
+        Login::IdentityToken(token) => pair(b"", token.expose()),
         Login::Anonymous | Login::RegistryToken(_) => return None,
     };
-    let encoded = base64::engine::general_purpose::STANDARD.encode(text);
-    authorization("Basic", &encoded)
+    let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
+    authorization("Basic", encoded.as_bytes())
 }
 
 /// An `Authorization` header. `None` when the secret is no header text, such as a token with a line break.
-pub(super) fn authorization(scheme: &str, secret: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(&format!("{scheme} {secret}")).ok()?;
+pub(super) fn authorization(scheme: &str, secret: &[u8]) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_bytes(&[scheme.as_bytes(), b" ", secret].concat()).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
@@ -191,7 +216,10 @@ mod tests {
             realm: "http://t.test/a?x=1".parse().unwrap(),
             service: Some("a b&c".into()),
             scopes: vec!["repository:a/b:pull,push".into(), "s".into()],
-            login: Login::Password { username: "u&".into(), password: Secret::new("p=é") },
+            login: Login::Password {
+                username: "u&~*-._".into(),
+                password: Secret::new(b"p =\xe9%20".as_slice()),
+            },
         };
         assert_eq!(
             order.query().as_str(),
@@ -199,7 +227,7 @@ mod tests {
         );
         assert_eq!(
             order.form().unwrap(),
-            "client_id=drayd&grant_type=password&username=u%26&password=p%3D%C3%A9&service=a+b%26c\
+            "client_id=drayd&grant_type=password&username=u%26%7E*-._&password=p+%3D%E9%2520&service=a+b%26c\
              &scope=repository%3Aa%2Fb%3Apull%2Cpush+s"
         );
     }

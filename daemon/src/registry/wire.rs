@@ -6,17 +6,20 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use reqwest::{Client, Response, Url};
 
-use super::credentials::{Login, REDACTED, without};
+use super::credentials::Login;
 use super::dial::{self, DialLayer};
 use super::failure::{Failure, innermost, redacted};
 use super::hosts::DIAL_TIMEOUT;
 use super::proxies::Proxies;
+use super::redaction::{Secrets, unescaped};
 use super::retry_after;
+use super::secret::Secret;
 use super::tls::Tls;
+use super::{token, tunnel};
 
 /// How long a whole small document may take: at the limit of a manifest's size this is still below 150 KiB/s.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -66,25 +69,10 @@ pub(super) struct Answer {
     /// Whether that is the origin first asked.
     pub(super) from_origin: bool,
     pub(super) response: Response,
-    /// The proof that was sent, so that it can be kept out of what the host says of it.
-    authorization: Option<HeaderValue>,
-    /// What was proved by it, when that is not the login of the session.
-    pub(super) proved: Option<Login>,
+    /// What was sent that is to be kept out of what the host says of it: proofs, headers, and what is hidden in the
+    /// URLs of redirects.
+    pub(super) secrets: Secrets,
 }
-
-/// `text` without what the query of a redirect's target says: a signed URL is as good as a password while it lasts.
-fn without_query(url: &Url, text: &str) -> String {
-    let values: Vec<String> = url.query_pairs().map(|(_, value)| value.into_owned()).collect();
-    // As it was sent, then value by value: short ones are flags, and would take words out of the message.
-    let sent =
-        url.query().into_iter().flat_map(|query| query.split('&')).filter_map(|pair| pair.split_once('='));
-    let raw: Vec<&str> = sent.map(|(_, value)| value).collect();
-    let long = |value: &&str| value.len() >= SHORTEST_SECRET;
-    without(url.query().into_iter().chain(raw).chain(values.iter().map(String::as_str)).filter(long), text)
-}
-
-/// Bytes of the shortest value of a query that may be a secret.
-const SHORTEST_SECRET: usize = 6;
 
 /// The HTTP clients of the process.
 pub(super) struct Wire {
@@ -142,6 +130,10 @@ impl Wire {
             }
         };
         let tls = transport.tls.config(protocols).map_err(ClientError::Tls)?;
+        // Once for each state of the files, not for each request.
+        for fault in &transport.tls.passed_over {
+            tracing::warn!("{fault}; it has no effect");
+        }
         let client = builder.tls_backend_preconfigured(tls).build().map_err(ClientError::Http)?;
         if clients.len() >= CLIENTS {
             clients.clear();
@@ -152,9 +144,11 @@ impl Wire {
 
     /// Sends a request and follows its redirects. Any status may come back.
     pub(super) async fn send(&self, request: Request) -> Result<Answer, Failure> {
-        let Request { method, url: first, headers, origin_headers, body, transport } = request;
+        let Request { mut method, url: first, headers, mut origin_headers, mut body, transport } = request;
         let mut url = first.clone();
         let mut from_origin = true;
+        let mut secrets = Secrets::default();
+        secrets.add_headers(&origin_headers);
         for _ in 0..=REDIRECTS {
             // Once elsewhere, always elsewhere: another host must not choose what is asked in the caller's name.
             from_origin &= url.origin() == first.origin();
@@ -170,11 +164,23 @@ impl Wire {
             };
             let response = self.once(&method, &url, headers, body.clone(), &transport).await?;
             match redirect(&method, &url, &response)? {
-                Some(next) if body.is_none() => url = next,
-                // A form holds secrets; where it goes is not for a redirect to say.
+                Some(next) if body.is_none() => {
+                    secrets.add_url(&next);
+                    url = next;
+                }
+                // A form holds secrets: it goes to the origin that it is for, and nowhere else.
+                Some(next) if next.origin() == first.origin() => {
+                    let status = response.status();
+                    if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
+                        // After the others it is left, as Go and browsers do.
+                        (method, body) = (Method::GET, None);
+                        origin_headers.remove(CONTENT_TYPE);
+                    }
+                    secrets.add_url(&next);
+                    url = next;
+                }
                 _ => {
-                    let authorization = origin_headers.get(AUTHORIZATION).cloned();
-                    return Ok(Answer { method, url, from_origin, response, authorization, proved: None });
+                    return Ok(Answer { method, url, from_origin, response, secrets });
                 }
             }
         }
@@ -189,18 +195,54 @@ impl Wire {
         body: Option<String>,
         transport: &Transport,
     ) -> Result<Response, Failure> {
-        let client = self.client(transport).map_err(|error| {
+        let proxy = self.proxies.of(url);
+        // What a proxy does with a connection that it took is an answer, and the library calls all of it connecting.
+        let dial_timeout = match proxy {
+            Some(_) => transport.dial_timeout.min(self.response_timeout),
+            None => transport.dial_timeout,
+        };
+        let transport = Transport { dial_timeout, ..transport.clone() };
+        let place = || match proxy {
+            Some(proxy) => {
+                format!("{} (through proxy {})", redacted(url), proxy.origin().ascii_serialization())
+            }
+            None => redacted(url),
+        };
+        let client = self.client(&transport).map_err(|error| {
             Failure::unusable(method, url, format!("no HTTP client: {}", innermost(&error)))
         })?;
         let mut request = client.request(method.clone(), url.clone()).headers(headers);
         if let Some(body) = body {
             request = request.body(body);
         }
-        match dial::answered(request.send(), self.response_timeout).await {
-            Some(answer) => answer.map_err(|error| Failure::of_transport(method, url, error)),
-            None => Err(silent(method, url, self.response_timeout)),
+        let answer = match dial::answered(request.send(), self.response_timeout).await {
+            Some(answer) => answer.map_err(|error| {
+                Failure::of_transport(method, place(), error, transport.tls.has_authorities())
+            }),
+            None => {
+                Err(Failure::Silent { method: method.clone(), url: place(), limit: self.response_timeout })
+            }
+        };
+        match (answer, proxy) {
+            (Err(Failure::Proxy { url: place, status: None }), Some(proxy)) => {
+                let status =
+                    tunnel::refusal(proxy, login_of(proxy).as_ref(), url, self.response_timeout).await;
+                Err(Failure::Proxy { url: place, status })
+            }
+            // No registry answers so.
+            (Ok(answer), Some(_)) if answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+                Err(Failure::Proxy { url: place(), status: Some(answer.status()) })
+            }
+            (answer, _) => answer,
         }
     }
+}
+
+/// The header that proves the user and password in a proxy's URL to it.
+fn login_of(proxy: &Url) -> Option<HeaderValue> {
+    let password = Secret::new(unescaped(proxy.password().unwrap_or_default()));
+    let login = Login::Password { username: unescaped(proxy.username()), password };
+    (!proxy.username().is_empty()).then(|| token::basic(&login)).flatten()
 }
 
 impl Answer {
@@ -209,14 +251,12 @@ impl Answer {
         self.response.headers().get(name)?.to_str().ok()
     }
 
-    /// `text` of the host without what proved `login` to it, in any spelling that it may have been sent in.
+    /// `text` of the host without what proved `login` to it and all else that was sent in confidence, in any spelling
+    /// that it may have been sent in.
     pub(super) fn scrub(&self, login: &Login, text: &str) -> String {
-        let header = self.authorization.as_ref().and_then(|header| header.to_str().ok());
-        let sent = header.and_then(|header| Some(header.split_once(' ')?.1));
-        let text = sent.map_or_else(|| text.to_owned(), |sent| text.replace(sent, REDACTED));
-        let text = self.proved.as_ref().map_or_else(|| text.clone(), |proved| proved.scrub(&text));
-        let text = if self.from_origin { text } else { without_query(&self.url, &text) };
-        login.scrub(&text)
+        let mut secrets = self.secrets.clone();
+        secrets.add_login(login);
+        secrets.hide(text)
     }
 
     /// How long the host asks to be left alone, if it does.
@@ -231,7 +271,7 @@ impl Answer {
 
     /// The media type without its parameters, in lower case.
     pub(super) fn media_type(&self) -> Option<String> {
-        let text = self.header(http::header::CONTENT_TYPE)?;
+        let text = self.header(CONTENT_TYPE)?;
         Some(text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
     }
 
@@ -242,7 +282,10 @@ impl Answer {
 
     /// The next bytes of the body.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
-        self.response.chunk().await.map_err(|error| Failure::of_transport(&self.method, &self.url, error))
+        self.response
+            .chunk()
+            .await
+            .map_err(|error| Failure::of_transport(&self.method, redacted(&self.url), error, false))
     }
 
     /// The whole body of a small document, or an error if it is longer than `limit` bytes.
@@ -258,7 +301,10 @@ impl Answer {
             Ok(Bytes::from(body))
         };
         let read = tokio::time::timeout(DOCUMENT_TIMEOUT, read).await;
-        read.unwrap_or_else(|_| Err(silent(&self.method, &self.url, DOCUMENT_TIMEOUT)))
+        read.unwrap_or_else(|_| {
+            let (method, url) = (self.method.clone(), redacted(&self.url));
+            Err(Failure::Silent { method, url, limit: DOCUMENT_TIMEOUT })
+        })
     }
 }
 
@@ -294,8 +340,4 @@ fn redirect(method: &Method, url: &Url, response: &Response) -> Result<Option<Ur
             "a redirect to nowhere, or to something other than http or https",
         )),
     }
-}
-
-fn silent(method: &Method, url: &Url, limit: Duration) -> Failure {
-    Failure::Silent { method: method.clone(), url: redacted(url), limit }
 }

@@ -15,6 +15,7 @@ use drayd_tests::peers::Release;
 use drayd_tests::socket;
 use drayd_tests::suite::Suite;
 use prost::Message as _;
+use tokio::task::JoinSet;
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request};
@@ -26,11 +27,16 @@ const USUAL: usize = 4 << 20;
 const NAMESPACE: &str = "sizes";
 /// containerd allows 4096 bytes for a label's key and value together, and any number of labels.
 const LABEL: usize = 4000;
+/// Records of one image, with names that are nearly as long as names get.
+const RECORDS: usize = 14_000;
+/// At once: containerd's database writes one at a time anyway.
+const WRITERS: usize = 8;
 
 pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_message_of_nearly_16_mib_is_handed_through_both_ways", through);
     if release == Release::V1_7 {
         suite.check(release, "a_request_of_nearly_16_mib_is_taken_and_a_larger_one_refused", request);
+        suite.check(release, "a_list_of_more_than_4_mib_is_answered", list);
     }
 }
 
@@ -96,6 +102,46 @@ async fn pull_with(go: &mut GrpcGo, size: usize) -> Result<tonic::Status> {
     let answer: Result<cri::PullImageResponse, _> =
         go.call("/runtime.v1.ImageService/PullImage", &request, None).await?;
     answer.err().context("pulled")
+}
+
+async fn list(bed: Arc<Bed>) -> Result<()> {
+    let mut launch = Launch::new(&bed.containerd.socket(), "list")?;
+    launch.namespace = NAMESPACE;
+    let drayd = launch.start()?;
+    let reference = bed.images.busybox.reference(bed.registry.address());
+    drayd.cri().pull(&reference, None, None).await?;
+    let channel = socket::channel(&bed.containerd.socket());
+    let pulled = images(channel.clone()).get(namespaced(GetImageRequest { name: reference })).await?;
+    let target = pulled.into_inner().image.and_then(|image| image.target).context("no target")?;
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        let (mut images, target) = (images(channel.clone()), target.clone());
+        writers.spawn(async move {
+            for at in (writer..RECORDS).step_by(WRITERS) {
+                let image = Image { name: name(at), target: Some(target.clone()), ..Image::default() };
+                let create = CreateImageRequest { image: Some(image), ..CreateImageRequest::default() };
+                images.create(namespaced(create)).await?;
+            }
+            Ok::<_, tonic::Status>(())
+        });
+    }
+    while let Some(written) = writers.join_next().await {
+        written?.context("cannot create a record")?;
+    }
+    let mut go = GrpcGo::dial(drayd.socket(), ENCODED_PATH).await?;
+    let listed: cri::ListImagesResponse = go
+        .call("/runtime.v1.ImageService/ListImages", &cri::ListImagesRequest::default(), None)
+        .await?
+        .context("a large list")?;
+    let size = listed.encoded_len();
+    ensure!(size > USUAL, "only {size} bytes");
+    let tags: Vec<_> = listed.images.iter().flat_map(|image| &image.repo_tags).collect();
+    ensure!(tags.len() == RECORDS + 1, "{} tags", tags.len());
+    Ok(())
+}
+
+fn name(at: usize) -> String {
+    format!("sizes.test/{}-{at}:{}", "n".repeat(220), "t".repeat(128))
 }
 
 fn target(size: i64) -> Descriptor {

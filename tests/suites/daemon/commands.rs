@@ -15,6 +15,7 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.check_alone("the_printed_and_the_packaged_file_pass_the_check_and_mean_the_same", default_file);
     suite.check_alone("show_prints_what_applies", show);
     suite.check_alone("an_unknown_key_is_refused_with_its_place_and_the_nearest_name", unknown_key);
+    suite.check_alone("the_check_says_ok_only_where_all_that_it_reads_is", not_ok);
     suite.check_alone("a_missing_file_is_a_mistake_of_the_configuration", missing_file);
 }
 
@@ -69,6 +70,19 @@ async fn unknown_key() -> Result<()> {
         ensure!(String::from_utf8_lossy(&refused.stderr) == expected, "{command:?}: {refused:?}");
         ensure!(refused.stdout.is_empty(), "{command:?}: {refused:?}");
     }
+    Ok(())
+}
+
+async fn not_ok() -> Result<()> {
+    let file = Scratch::with("not-ok", "[registry]\nconfig_path = [\"/etc/passwd\"]\n")?;
+    let checked = run(&["config", "check", "--config", &file.path()])?;
+    ensure!(checked.status.code() == Some(EX_CONFIG) && checked.stdout.is_empty(), "{checked:?}");
+    let stderr = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(stderr(&checked).starts_with("/etc/passwd cannot be read: "), "{checked:?}");
+    let file = Scratch::with("colons", "[registry]\nconfig_path = [\"/none/a:/none/b\"]\n")?;
+    let checked = run(&["config", "check", "--config", &file.path()])?;
+    ensure!(stdout(&checked) == format!("{}: ok\n", file.path()), "{checked:?}");
+    ensure!(stderr(&checked).starts_with("warning: /none/a:/none/b does not exist"), "{checked:?}");
     Ok(())
 }
 

@@ -1,8 +1,12 @@
 //! The snapshotter of a pull, chosen by its runtime handler; and how a remote snapshotter is asked.
 
 use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use drayd_proto::cri;
 use drayd_tests::bed::Bed;
 use drayd_tests::containerd::{NATIVE_HANDLER, NYDUS_HANDLER, PLAIN_HANDLER};
@@ -53,6 +57,9 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
         "a_snapshotter_that_is_not_loaded_is_refused_before_any_request_and_names_those_that_are",
         a_snapshotter_that_is_not_loaded,
     );
+    suite.check(release, "what_else_a_pod_says_of_itself_changes_nothing", other_metadata);
+    suite.check(release, "a_request_of_an_image_alone_goes_to_the_default_snapshotter", bare_requests);
+    suite.check(release, "credentials_reach_no_label_and_no_file", credentials_reach_no_label);
 }
 
 fn request(bed: &Bed, of_spec: &str, annotation: Option<&str>) -> cri::PullImageRequest {
@@ -136,6 +143,7 @@ fn warnings(drayd: &Drayd) -> Vec<Event> {
     drayd.events().into_iter().filter(about_handlers).collect()
 }
 
+/// Fault 163.
 async fn the_spec_wins(bed: Stage) -> Result<()> {
     let drayd = stage::bare(&bed).await?;
     let wanted = request(&bed, NYDUS_HANDLER, Some(NATIVE_HANDLER));
@@ -147,6 +155,7 @@ async fn the_spec_wins(bed: Stage) -> Result<()> {
     Ok(())
 }
 
+/// Fault 162.
 async fn every_kind_of_handler(bed: Stage) -> Result<()> {
     let drayd = stage::bare(&bed).await?;
     let (image, probe) = (&bed.images.docker, bed.containerd.probe());
@@ -173,24 +182,29 @@ async fn every_kind_of_handler(bed: Stage) -> Result<()> {
     Ok(())
 }
 
+/// Fault 162. Case J: nothing is guessed.
 async fn an_unknown_handler_is_refused(bed: Stage) -> Result<()> {
     let drayd = stage::bare(&bed).await?;
     let reference = bed.images.docker.reference(bed.registry.address());
     let (mark, before) = (bed.registry.mark(), bed.containerd.probe().state().await?);
-    let pulled = drayd.cri().pull(&reference, Some("X"), None).await;
-    let status = pulled.err().context("the pull succeeded")?;
-    let words = r#"no runtime for "X" is configured"#;
-    ensure!(status.code() == Code::Unknown && status.message().contains(words), "{status:?}");
-    if bed.containerd.release() == Release::V1_7 {
-        let pulled = bed.containerd.cri().pull(&reference, Some("X"), None).await;
-        let own = pulled.err().context("containerd's own pull succeeded")?;
-        ensure!(own.code() == status.code() && own.message().contains(words), "containerd says {own:?}");
+    for handler in ["X", &NATIVE_HANDLER.to_uppercase()] {
+        let pulled = drayd.cri().pull(&reference, Some(handler), None).await;
+        let status = pulled.err().context("the pull succeeded")?;
+        let words = format!("no runtime for {handler:?} is configured");
+        ensure!(status.code() == Code::Unknown && status.message().contains(&words), "{status:?}");
+        if bed.containerd.release() == Release::V1_7 {
+            let pulled = bed.containerd.cri().pull(&reference, Some(handler), None).await;
+            let own = pulled.err().context("containerd's own pull succeeded")?;
+            let same = own.code() == status.code() && own.message().contains(&words);
+            ensure!(same, "containerd says {own:?}");
+        }
     }
     let requests = bed.registry.requests_since(mark);
     ensure!(requests.is_empty(), "the registry was asked: {requests:#?}");
     stage::unchanged(&bed, &before, "the refused pull left something").await
 }
 
+/// Fault 162.
 async fn an_unknown_handler_is_allowed(bed: Stage) -> Result<()> {
     let drayd = stage::configured(&bed, "[snapshotter]\nunknown_handler = \"default\"\n", &[]).await?;
     let image = &bed.images.docker;
@@ -217,4 +231,120 @@ async fn a_snapshotter_that_is_not_loaded(bed: Stage) -> Result<()> {
     let requests = bed.registry.requests_since(mark);
     ensure!(requests.is_empty(), "the registry was asked: {requests:#?}");
     stage::unchanged(&bed, &before, "the refused pull left something").await
+}
+
+/// Fault 164.
+async fn other_metadata(bed: Stage) -> Result<()> {
+    const CANARY: &str = "canary-of-the-pod";
+    let drayd = stage::bare(&bed).await?;
+    let (image, probe) = (&bed.images.docker, bed.containerd.probe());
+    pull(&bed, &drayd, image, None).await?;
+    let plain = probe.state().await?;
+    // 200 KiB of each, and keys that mean something to others.
+    let mut said: HashMap<String, String> = (0..50)
+        .map(|number| (format!("{CANARY}/{number}"), format!("{CANARY}{}", "x".repeat(4 << 10))))
+        .collect();
+    for key in [
+        "containerd.io/snapshot/cri.image-ref",
+        "containerd.io/gc.root",
+        "io.kubernetes.cri.untrusted-workload",
+    ] {
+        said.insert(key.to_owned(), CANARY.to_owned());
+    }
+    for metadata in [None, Some(cri::PodSandboxMetadata::default())] {
+        bed.bare().await?;
+        let mut request = request(&bed, "", None);
+        request.image = request.image.map(|spec| cri::ImageSpec {
+            image: image.reference(bed.registry.address()),
+            annotations: said.clone(),
+            ..spec
+        });
+        request.sandbox_config = Some(cri::PodSandboxConfig {
+            metadata,
+            annotations: said.clone(),
+            labels: said.clone(),
+            ..cri::PodSandboxConfig::default()
+        });
+        let id = drayd.cri().pull_as(request).await.context("the pull failed")?;
+        ensure!(id == image.config.digest, "the id is {id}");
+        stage::unchanged(&bed, &plain, "the pod's words changed something").await?;
+        ensure!(
+            !drayd.log_lines().iter().any(|line| line.contains(CANARY)),
+            "the pod's words are in the log"
+        );
+    }
+    Ok(())
+}
+
+/// Fault 165.
+async fn bare_requests(bed: Stage) -> Result<()> {
+    let drayd = stage::bare(&bed).await?;
+    let reference = bed.images.busybox.reference(bed.registry.address());
+    let nothing = request(&bed, "", None);
+    let empty = cri::PullImageRequest {
+        auth: Some(cri::AuthConfig::default()),
+        sandbox_config: Some(cri::PodSandboxConfig::default()),
+        ..nothing.clone()
+    };
+    for request in [nothing, empty] {
+        let id =
+            drayd.cri().pull_as(request.clone()).await.with_context(|| format!("refused: {request:?}"))?;
+        ensure!(id == bed.images.busybox.config.digest, "the id is {id}");
+        for image in [None, Some(cri::ImageSpec::default())] {
+            let refused = drayd.cri().pull_as(cri::PullImageRequest { image, ..request.clone() }).await;
+            let code = refused.as_ref().err().map(tonic::Status::code);
+            ensure!(code == Some(Code::InvalidArgument), "{refused:?}");
+        }
+    }
+    ensure!(choices(&drayd, &reference) == ["overlayfs"; 2], "{:?}", choices(&drayd, &reference));
+    Ok(())
+}
+
+/// Fault 169.
+async fn credentials_reach_no_label(bed: Stage) -> Result<()> {
+    let drayd = stage::bare(&bed).await?;
+    let (image, account) = (&bed.images.busybox, bed.private.account().context("an account")?);
+    let reference = image.reference(bed.private.address());
+    for handler in [NYDUS_HANDLER, NATIVE_HANDLER] {
+        drayd.cri().pull(&reference, Some(handler), Some(account)).await.context("the pull failed")?;
+    }
+    let state = bed.containerd.probe().state().await?;
+    let top = state.snapshot("nydus", &image.top_chain_id()).context("not in nydus")?;
+    ensure!(top.labels.contains_key("containerd.io/snapshot/cri.image-ref"), "{top:?}");
+    let pair = STANDARD.encode(format!("{}:{}", account.user, account.password));
+    let secrets = [account.user.as_str(), account.password.as_str(), pair.trim_end_matches('=')];
+    let told = [format!("{state:?}"), drayd.log_lines().join("\n")];
+    for secret in secrets {
+        ensure!(told.iter().all(|text| !text.contains(secret)), "{secret} is told");
+    }
+    // What the snapshotter keeps of the labels, and containerd of everything.
+    for file in files_below(bed.root())? {
+        let bytes = fs::read(&file).unwrap_or_default();
+        let holds = |secret: &&&str| bytes.windows(secret.len()).any(|part| part == secret.as_bytes());
+        let found: Vec<_> = secrets.iter().filter(holds).collect();
+        ensure!(found.is_empty(), "{} holds {found:?}", file.display());
+    }
+    Ok(())
+}
+
+/// The databases of containerd and of its snapshotters; layers hold what images hold.
+fn files_below(root: &Path) -> Result<Vec<PathBuf>> {
+    let (mut open, mut files) = (vec![root.to_owned()], Vec::new());
+    while let Some(directory) = open.pop() {
+        for entry in
+            fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))?
+        {
+            let path = entry?.path();
+            if path.is_symlink() {
+                continue;
+            }
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "db") {
+                files.push(path);
+            }
+        }
+    }
+    ensure!(files.len() > 2, "only {files:?} below {}", root.display());
+    Ok(files)
 }

@@ -1,5 +1,7 @@
 //! drayd's own pulls, on every containerd that it serves: what they leave behind, what they cost, and what they survive.
 
+mod again;
+mod cases;
 mod collection;
 mod crash;
 mod direct;
@@ -23,6 +25,8 @@ fn main() -> Result<ExitCode> {
         pods::add(&mut suite, release);
         handler::add(&mut suite, release);
         sharing::add(&mut suite, release);
+        again::add(&mut suite, release);
+        cases::add(&mut suite, release);
         collection::add(&mut suite, release);
         trees::add(&mut suite, release);
         records::add(&mut suite, release);

@@ -29,6 +29,11 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_second_snapshotter_fetches_what_the_first_took_over", what_the_first_took_over);
     suite.check(release, "a_caller_that_leaves_does_not_take_the_others_with_it", a_caller_leaves);
     suite.check(release, "a_pull_that_everybody_left_ends_and_leaves_nothing", everybody_leaves);
+    suite.check(
+        release,
+        "two_snapshotters_at_once_share_the_blobs_and_nothing_else",
+        two_snapshotters_at_once,
+    );
     suite.check(release, "bad_credentials_fail_while_good_ones_pull", bad_credentials_fail);
 }
 
@@ -54,6 +59,7 @@ async fn two_pods(bed: &Stage, handler: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// Fault 123.
 async fn ten_calls_at_once(bed: Stage) -> Result<()> {
     let drayd = stage::bare(&bed).await?;
     let image = &bed.images.busybox;
@@ -205,6 +211,7 @@ async fn everybody_leaves(bed: Stage) -> Result<()> {
     Ok(())
 }
 
+/// Fault 127, on credentials.
 async fn bad_credentials_fail(bed: Stage) -> Result<()> {
     let drayd = stage::bare(&bed).await?;
     let image = &bed.images.busybox;
@@ -228,5 +235,38 @@ async fn bad_credentials_fail(bed: Stage) -> Result<()> {
     throttle.set_rate(0);
     let id = pulling.await?.context("the good pull failed")?;
     ensure!(id == image.config.digest, "the good pull got {id}");
+    Ok(())
+}
+
+/// Fault 127, on snapshotters.
+async fn two_snapshotters_at_once(bed: Stage) -> Result<()> {
+    let drayd = stage::bare(&bed).await?;
+    let image = &bed.images.busybox;
+    let throttle = Throttle::start(bed.registry.address(), 2 * SLOW).await?;
+    let reference = image.reference(throttle.address());
+    let mark = bed.registry.mark();
+    let pulls: Vec<_> = [None, Some(NATIVE_HANDLER), Some(NYDUS_HANDLER)]
+        .into_iter()
+        .map(|handler| {
+            let (cri, reference) = (drayd.cri(), reference.clone());
+            tokio::spawn(async move { cri.pull(&reference, handler, None).await })
+        })
+        .collect();
+    for pull in pulls {
+        let id = pull.await?.context("a pull failed")?;
+        ensure!(id == image.config.digest, "a pull got {id}");
+    }
+    let state = bed.containerd.probe().state().await?;
+    for snapshotter in ["overlayfs", "native", "nydus"] {
+        for chain_id in image.chain_ids() {
+            ensure!(state.snapshot(snapshotter, &chain_id).is_some(), "{chain_id} is not in {snapshotter}");
+        }
+    }
+    let requests = bed.registry.requests_since(mark);
+    let mut fetched = blobs_fetched(&requests);
+    let times = fetched.len();
+    fetched.sort_unstable();
+    fetched.dedup();
+    ensure!(times == fetched.len() && times == image.layers.len() + 1, "not each blob once: {requests:#?}");
     Ok(())
 }

@@ -206,6 +206,11 @@ fn manifest_no_json(registry: &Scripted, image: &mut Image) {
 /// HEAD of the tag names one digest, and GET by that digest gives other bytes.
 fn manifest_bytes(registry: &Scripted, image: &mut Image) {
     image.serve(registry);
-    let reply = Reply::ok(MANIFEST, &flipped(&image.manifest.bytes));
-    registry.on("GET", &image.manifest.path(&image.repository), move |_, _| reply.clone());
+    // Under the tag, too: if it were whole there, it would be taken from there.
+    let reply = Reply::ok(MANIFEST, &flipped(&image.manifest.bytes))
+        .header("Docker-Content-Digest", &image.manifest.digest);
+    for path in [image.tag_path(), image.manifest.path(&image.repository)] {
+        let reply = reply.clone();
+        registry.on("GET", &path, move |_, _| reply.clone());
+    }
 }

@@ -10,7 +10,7 @@ use drayd_tests::bed::Bed;
 use drayd_tests::containerd::NATIVE_HANDLER;
 use drayd_tests::layer::{Compression, digest};
 use drayd_tests::peers::Release;
-use drayd_tests::scripted::image::{self, Blob, Image, MANIFEST};
+use drayd_tests::scripted::image::{self, Blob, INDEX, Image, MANIFEST};
 use drayd_tests::scripted::{Reply, Scripted};
 use drayd_tests::suite::Suite;
 use prost_types::Any;
@@ -27,6 +27,7 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
         suite.check(release, "one_diff_id_under_two_compressions_is_one_tree_and_two_blobs", twice);
         suite.check(release, "a_digest_of_another_algorithm_is_refused_before_any_download", algorithms);
         suite.check(release, "a_lying_digest_header_is_never_recorded", lying_header);
+        suite.check(release, "what_head_tells_does_not_decide", wrong_head);
         suite.check(release, "a_size_that_is_not_true_is_shown_with_the_true_one", sizes);
         suite.check(release, "a_foreign_layer_comes_from_its_address_if_the_registry_has_none", foreign);
     }
@@ -170,6 +171,42 @@ async fn lying_header(bed: Arc<Bed>) -> Result<()> {
     let expected = format!("{}/lying@{}", stage.registry.address(), image.manifest.digest);
     ensure!(shown.repo_digests == [expected], "{:?}", shown.repo_digests);
     stage.removed(&reference).await
+}
+
+/// Fault 70.
+async fn wrong_head(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "wrong-head").await?;
+    let image = Image::new("wrong-head", 1, 4)?;
+    image.serve(&stage.registry);
+    let Blob { digest: own, bytes, .. } = &image.manifest;
+    let gone = digest(b"what the tag meant before");
+    let by_digest = format!("{}/wrong-head@{own}", stage.registry.address());
+    for (what, media_type, told, length) in [
+        ("another digest, which is not there", MANIFEST, &gone, bytes.len()),
+        ("one byte too many", MANIFEST, own, bytes.len() + 1),
+        ("one byte too few", MANIFEST, own, bytes.len() - 1),
+        ("an index", INDEX, own, bytes.len()),
+    ] {
+        let head = Reply::ok(media_type, &vec![0; length]).header("Docker-Content-Digest", told);
+        for path in [image.tag_path(), image.manifest.path("wrong-head")] {
+            let head = head.clone();
+            stage.registry.on("HEAD", &path, move |_, _| head.clone());
+        }
+        for reference in [&image.reference(&stage.registry), &by_digest] {
+            let pulled = stage.pull(reference).await.with_context(|| format!("{what}: {reference}"))?;
+            ensure!(pulled == image.config.digest, "{what}: another image");
+            let shown = stage.drayd.cri().image(reference).await?.context("it is not shown")?;
+            ensure!(shown.repo_digests == [by_digest.as_str()], "{what}: {:?}", shown.repo_digests);
+            stage.removed(reference).await?;
+        }
+    }
+    // Where the tag leads nowhere either, it is said of what was told first.
+    stage.registry.on("GET", &image.tag_path(), |_, _| Reply::status(404));
+    let head = Reply::ok(MANIFEST, bytes).header("Docker-Content-Digest", &gone);
+    stage.registry.on("HEAD", &image.tag_path(), move |_, _| head.clone());
+    let pulled = stage.pull(&image.reference(&stage.registry)).await;
+    refused("neither", pulled, Code::NotFound, &[&gone])?;
+    stage.left_nothing().await
 }
 
 /// Fault 90.

@@ -25,6 +25,7 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     if release == ANY {
         suite.check(release, "layers_are_asked_for_from_the_lowest_upwards", in_order);
         suite.check(release, "images_that_only_drip_let_a_small_one_through", fair);
+        suite.check(release, "the_limit_on_downloads_is_one_for_all_pulls_and_holds_up_no_document", crowd);
         suite.check(release, "images_that_share_layers_pull_with_one_download_at_a_time", shared);
         suite.check(release, "a_refused_layer_ends_the_pull_while_a_lower_one_drips", refused_above);
     }
@@ -106,6 +107,44 @@ async fn fair(bed: Arc<Bed>) -> Result<()> {
     stage.left_nothing().await
 }
 
+/// Fault 132, on several images.
+async fn crowd(bed: Arc<Bed>) -> Result<()> {
+    let sections = "[pull]\nmax_concurrent_downloads = 3\n";
+    let stage = Stage::with(bed, "crowd", sections, |_| {}).await?;
+    // Layers come from a server of their own, which can be counted on its own.
+    let store = Scripted::start_at("127.0.0.2").await?;
+    let mut pulls = Vec::new();
+    for number in 0..4 {
+        let image = Image::new(&format!("crowd-{number}"), 10, 16)?;
+        image.serve(&stage.registry);
+        for layer in &image.layers {
+            let (target, bytes) = (format!("{}/{}", store.url(), layer.digest), layer.bytes.clone());
+            stage.registry.on("GET", &layer.path(&image.repository), move |_, _| Reply::redirect(&target));
+            store.on("GET", &format!("/{}", layer.digest), move |request, _| {
+                Reply::ranged(request, &bytes).paced(4 << 10, Duration::from_millis(50))
+            });
+        }
+        let (cri, reference) = (stage.drayd.cri(), image.reference(&stage.registry));
+        pulls.push((image, tokio::spawn(async move { cri.pull(&reference, None, None).await })));
+    }
+    wait::until("every image's config is asked for", Duration::from_secs(10), async || {
+        let asked =
+            |image: &Image| !stage.registry.asked("GET", &image.config.path(&image.repository)).is_empty();
+        Ok(pulls.iter().all(|(image, _)| asked(image)))
+    })
+    .await?;
+    let over = pulls.iter().filter(|(_, pull)| pull.is_finished()).count();
+    ensure!(over == 0, "{over} pulls were over before the last had its config");
+    for (image, pull) in &mut pulls {
+        let id = tokio::time::timeout(Duration::from_secs(60), pull).await.context("no end")???;
+        ensure!(id == image.config.digest, "{id}");
+    }
+    let most = store.most_open_requests();
+    ensure!(most == 3, "{most} layers were open at once");
+    stage.bed.empty().await
+}
+
+/// Fault 132, on layers that images share.
 async fn shared(bed: Arc<Bed>) -> Result<()> {
     let sections = "[pull]\nmax_concurrent_downloads = 1\n";
     let stage = Stage::with(bed, "shared", sections, |_| {}).await?;
@@ -138,6 +177,7 @@ async fn shared(bed: Arc<Bed>) -> Result<()> {
     stage.bed.empty().await
 }
 
+/// Fault 156, access denied.
 async fn refused_above(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "refused-above").await?;
     let image = Image::new("refused-above", 3, 512)?;

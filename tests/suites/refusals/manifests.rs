@@ -2,14 +2,17 @@
 //! mixed types, attestations, indexes of several platforms, configs under other types, artifacts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use drayd_tests::bed::Bed;
+use drayd_tests::images;
 use drayd_tests::layer::digest;
 use drayd_tests::peers::Release;
-use drayd_tests::scripted::image::{self, Blob, CONFIG, INDEX, Image, LAYER};
+use drayd_tests::scripted::image::{self, Blob, CONFIG, INDEX, Image, LAYER, MANIFEST};
 use drayd_tests::scripted::{Reply, Scripted};
 use drayd_tests::suite::Suite;
+use drayd_tests::wait;
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -25,7 +28,16 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     // What containerd's CRI makes of such an image is its own affair in each release.
     suite.check(release, "a_config_under_an_unknown_type_is_an_image_if_it_reads_like_one", octet_stream);
     suite.check(release, "an_image_without_layers_is_pulled_and_one_that_miscounts_is_refused", no_layers);
+    suite.check(release, "a_config_that_containerd_cannot_read_is_refused_before_a_layer_comes", unreadable);
+    suite.check(release, "an_image_that_containerd_would_not_find_in_its_index_is_refused", shadowed);
     if release == ANY {
+        suite.check(release, "an_image_that_cri_does_not_show_leaves_no_record", unshown);
+        suite.check(
+            release,
+            "a_record_that_others_changed_before_it_is_taken_back_stays_theirs",
+            unshown_and_touched,
+        );
+        suite.check(release, "an_entry_of_an_index_that_is_for_others_does_not_decide", others);
         suite.check(release, "a_tag_beside_a_digest_is_never_asked_for_and_never_listed", tag_and_digest);
         suite.check(release, "a_host_in_upper_case_is_the_same_host", upper_case);
         suite.check(release, "dockers_and_ocis_types_mix_in_every_way", mixed_types);
@@ -261,6 +273,159 @@ async fn octet_stream(bed: Arc<Bed>) -> Result<()> {
         ensure!(shown.as_ref() == Some(&id), "{whose} shows {shown:?}");
     }
     stage.holds(&image.top_chain_id()).await?;
+    stage.removed(&reference).await
+}
+
+/// Fails unless containerd's own puller makes no image of it either, and removes what that leaves.
+async fn useless_to_containerd(stage: &Stage, what: &str, reference: &str) -> Result<()> {
+    let containerd = &stage.bed.containerd;
+    let before = containerd.probe().state().await?;
+    let pulled = containerd.cri().pull(reference, None, None).await;
+    let shown = containerd.cri().image(reference).await?;
+    ensure!(shown.is_none(), "{what}: containerd pulls it, {pulled:?}, and shows {shown:?}");
+    for name in containerd.probe().state().await?.images.keys().filter(|it| !before.images.contains_key(*it))
+    {
+        containerd.probe().untag(name).await?;
+    }
+    stage.left_nothing().await
+}
+
+/// The image with this field in its config.
+fn with_field(repository: &str, field: &str, value: &Value) -> Result<Image> {
+    let mut image = Image::new(repository, 1, 4)?;
+    let mut config: Value = serde_json::from_slice(&image.config.bytes)?;
+    config[field] = value.clone();
+    image.config = Blob::json(CONFIG, &config);
+    image.manifest = image.manifest_with(&image.config.descriptor());
+    Ok(image)
+}
+
+async fn unreadable(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "unreadable").await?;
+    let wrong = [
+        ("created", json!("garbage")),
+        ("created", json!("2024-01-01")),
+        ("history", json!("zz")),
+        ("config", json!({"Cmd": "/none"})),
+        ("config", json!({"Labels": {"a": 1}})),
+    ];
+    for (number, (field, value)) in wrong.into_iter().enumerate() {
+        let image = with_field(&format!("unreadable{number}"), field, &value)?;
+        image.serve(&stage.registry);
+        let reference = image.reference(&stage.registry);
+        let what = format!("{field} {value}");
+        let texts = ["the image's config", &image.config.digest, "document is not valid: wrong value"];
+        refused(&what, stage.pull(&reference).await, Code::FailedPrecondition, &texts)?;
+        let layer = image.layers[0].path(&image.repository);
+        ensure!(stage.registry.asked("GET", &layer).is_empty(), "{what}: a layer came");
+        stage.left_nothing().await?;
+        useless_to_containerd(&stage, &what, &reference).await?;
+    }
+    for time in ["2024-02-29T23:59:59.123456789+02:00", "0001-01-01T00:00:00Z"] {
+        let image = with_field("readable", "created", &json!(time))?;
+        image.serve(&stage.registry);
+        let reference = image.reference(&stage.registry);
+        ensure!(stage.pull(&reference).await? == image.config.digest, "{time}: another image");
+        stage.removed(&reference).await?;
+    }
+    Ok(())
+}
+
+/// One that containerd's CRI cannot read: Go's reader takes a field in any case, and so finds no time in this one.
+fn unshown_image(repository: &str, stage: &Stage) -> Result<Image> {
+    let image = with_field(repository, "Created", &json!(format!("garbage of {repository}")))?;
+    image.serve(&stage.registry);
+    Ok(image)
+}
+
+async fn unshown(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "unshown").await?;
+    let image = unshown_image("unshown", &stage)?;
+    let pulled = stage.pull(&image.reference(&stage.registry)).await;
+    refused("unshown", pulled, Code::FailedPrecondition, &["its CRI plugin did not show it"])?;
+    stage.left_nothing().await
+}
+
+/// What others do to the records while drayd waits for CRI stays.
+async fn unshown_and_touched(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "unshown-touched").await?;
+    let probe = stage.bed.containerd.probe();
+    let (moved, removed) = (unshown_image("moved", &stage)?, unshown_image("removed", &stage)?);
+    let (moved_name, removed_name) = (moved.reference(&stage.registry), removed.reference(&stage.registry));
+    let theirs = images::Descriptor {
+        media_type: MANIFEST.into(),
+        digest: removed.manifest.digest.clone(),
+        size: removed.manifest.bytes.len() as u64,
+    };
+    // The tag is the last that is written. Half of the time that drayd waits for CRI then.
+    let recorded = async |name: &str| {
+        let within = Duration::from_secs(15);
+        let there = async || Ok(probe.state().await?.images.contains_key(name));
+        wait::until("the image is recorded", within, there).await
+    };
+    let (first, second, touched) = tokio::join!(stage.pull(&moved_name), stage.pull(&removed_name), async {
+        recorded(&moved_name).await?;
+        probe.untag(&moved_name).await?;
+        probe.tag(&moved_name, &theirs).await?;
+        recorded(&removed_name).await?;
+        probe.untag(&removed.config.digest).await
+    });
+    touched?;
+    refused("moved", first, Code::FailedPrecondition, &["its CRI plugin did not show it"])?;
+    refused("removed", second, Code::Aborted, &["the image was removed while it was pulled"])?;
+    let target = probe.state().await?.images.get(&moved_name).map(|(target, _)| target.clone());
+    ensure!(target.as_ref() == Some(&theirs.digest), "the name that others moved leads to {target:?}");
+    probe.untag(&moved_name).await?;
+    stage.left_nothing().await
+}
+
+async fn shadowed(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "shadowed").await?;
+    let (image, other) = (Image::new("shadowed", 1, 4)?, Image::new("shadow", 1, 4)?);
+    image.serve(&stage.registry);
+    image::serve_blob(&stage.registry, "shadowed", &other.manifest);
+    let own = entry(&image.manifest, image::architecture(), None);
+    let statement = json!({"mediaType": "application/vnd.in-toto+json", "digest": digest(b"{}"), "size": 2});
+    let mut signature = entry(&other.manifest, image::architecture(), None);
+    signature["artifactType"] = json!("application/vnd.example.signature");
+    let mut attestation = entry(&other.manifest, image::architecture(), None);
+    attestation["annotations"] = json!({"vnd.docker.reference.type": "attestation-manifest"});
+    let reference = image.reference(&stage.registry);
+    for (what, entries) in [
+        ("application/vnd.in-toto+json", [statement, image.manifest.descriptor()]),
+        ("application/vnd.example.signature", [signature, own.clone()]),
+        ("attestation-manifest", [attestation, own]),
+    ] {
+        let index = index_of(INDEX, &entries);
+        serve_target(&stage.registry, &image, &index);
+        let texts = [index.digest.as_str(), what, &image.manifest.digest];
+        refused(what, stage.pull(&reference).await, Code::FailedPrecondition, &texts)?;
+        stage.left_nothing().await?;
+        useless_to_containerd(&stage, what, &reference).await?;
+        // Behind the image it is in nobody's way.
+        let [first, second] = entries;
+        serve_target(&stage.registry, &image, &index_of(INDEX, &[second, first]));
+        ensure!(stage.pull(&reference).await? == image.config.digest, "{what}: another image");
+        stage.removed(&reference).await?;
+    }
+    Ok(())
+}
+
+async fn others(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "others").await?;
+    let image = Image::new("others", 1, 4)?;
+    image.serve(&stage.registry);
+    let own = entry(&image.manifest, image::architecture(), None);
+    let mut broken = entry(&image.manifest, "s390x", None);
+    broken["digest"] = json!("sha999:abc");
+    broken["size"] = Value::Null;
+    serve_target(&stage.registry, &image, &index_of(INDEX, &[broken, own]));
+    let reference = image.reference(&stage.registry);
+    ensure!(stage.pull(&reference).await? == image.config.digest, "another image");
+    for (whose, cri) in [("drayd", stage.drayd.cri()), ("containerd", stage.bed.containerd.cri())] {
+        let shown = cri.image(&reference).await?.map(|image| image.id);
+        ensure!(shown.as_ref() == Some(&image.config.digest), "{whose} shows {shown:?}");
+    }
     stage.removed(&reference).await
 }
 

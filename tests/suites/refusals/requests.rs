@@ -28,6 +28,7 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "the_callers_deadline_ends_a_pull_and_leaves_nothing", deadlines);
 }
 
+/// Fault 156, a bad reference.
 async fn bad_references(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "bad-references").await?;
     let long = format!("reg.test/{}", "a".repeat(300));
@@ -56,6 +57,7 @@ async fn bad_references(bed: Arc<Bed>) -> Result<()> {
     stage.left_nothing().await
 }
 
+/// Fault 165.
 async fn no_image(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "no-image").await?;
     let cri = stage.drayd.cri();
@@ -73,6 +75,7 @@ async fn no_image(bed: Arc<Bed>) -> Result<()> {
     stage.left_nothing().await
 }
 
+/// Fault 156, a missing repository.
 async fn missing(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "missing").await?;
     let address = stage.bed.registry.address().to_owned();
@@ -113,6 +116,7 @@ async fn other_platforms(bed: Arc<Bed>) -> Result<()> {
     stage.left_nothing().await
 }
 
+/// Fault 156, a registry that is down.
 async fn closed_port(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "closed-port").await?;
     let address = free_loopback_address()?;

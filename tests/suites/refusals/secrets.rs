@@ -26,6 +26,8 @@ const IDENTITY: &str = "canary identity/token+2";
 const REGISTRY_TOKEN: &str = "canary-registry-token-3";
 const BEARER: &str = "canary-bearer-token-4";
 const SIGNATURE: &str = "canary%2Fsignature+5";
+/// In a header that hosts.toml sends along.
+const HEADER: &str = "canary-header-6";
 
 pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "no_secret_appears_in_any_spelling_anywhere", nowhere);
@@ -83,7 +85,7 @@ async fn nowhere(bed: Arc<Bed>) -> Result<()> {
 type Break = fn(&Scripted, &Scripted, &Image);
 
 /// The steps in their order, each broken so that what it was given comes back.
-const STEPS: [(&str, Break); 22] = [
+const STEPS: [(&str, Break); 24] = [
     ("challenge-missing", |registry, _, image| {
         registry.on("GET", &image.tag_path(), |request, _| echo(401, request));
     }),
@@ -99,6 +101,16 @@ const STEPS: [(&str, Break); 22] = [
         registry.on("GET", &image.tag_path(), move |request, _| {
             echo(401, request).header("WWW-Authenticate", &challenge)
         });
+    }),
+    ("challenge-signed", |registry, store, _| {
+        let challenge = format!("Bearer realm=\"{}/signed?sig={SIGNATURE}\",service=\"s\"", store.url());
+        registry.gate(move |request| {
+            request.repository()?;
+            Some(echo(401, request).header("WWW-Authenticate", &challenge))
+        });
+        for method in ["GET", "POST"] {
+            store.on(method, "/signed", |request, _| echo(401, request));
+        }
     }),
     ("token-refused", |_, store, _| on_token(store, |request| echo(401, request))),
     ("token-failed", |_, store, _| on_token(store, |request| echo(500, request))),
@@ -161,6 +173,12 @@ const STEPS: [(&str, Break); 22] = [
         let location = format!("/store/{}", image.layers[1].digest);
         store.on("GET", &location, |request, _| echo(403, request));
     }),
+    ("redirect-user", |registry, store, image| {
+        let (user, password) = (encoded(USER, "%20"), encoded(PASSWORD, "%20"));
+        let host = store.url().trim_start_matches("http://").to_owned();
+        on_layer(registry, image, move |_| Reply::redirect(&format!("http://{user}:{password}@{host}/user")));
+        store.on("GET", "/user", |request, _| echo(403, request));
+    }),
     ("redirect-reset", |registry, store, image| {
         storage::redirect(registry, store, &image.repository, &image.layers[1], SIGNATURE, 0);
         let location = format!("/store/{}", image.layers[1].digest);
@@ -195,7 +213,7 @@ async fn at_no_step(bed: Arc<Bed>) -> Result<()> {
     for (name, fault) in STEPS {
         // A registry of each step's own: what drayd learned of one is not to help with the next.
         let registry = Scripted::start().await?;
-        reach(&stage.bed, registry.address(), "")?;
+        reach(&stage.bed, registry.address(), &format!("header = {{ x-key = \"{HEADER}\" }}\n"))?;
         let tokens = Tokens::at(&store, "/token", rules.clone());
         let image = Image::new(name, 2, 8)?;
         image.serve(&registry);
@@ -210,6 +228,16 @@ async fn at_no_step(bed: Arc<Bed>) -> Result<()> {
         held.push(probe.state().await?);
         asked.extend(registry.journal());
     }
+    // An address that cannot be used may hold a password as well.
+    for (name, address) in [("scheme", ""), ("port", ":99999")] {
+        let scheme = if name == "scheme" { "ftp" } else { "http" };
+        let host = format!("address-{name}.test");
+        reach(&stage.bed, &host, &format!("[host.\"{scheme}://{USER}:{BEARER}@m.test{address}\"]\n"))?;
+        match stage.pull(&format!("{host}/a:1")).await {
+            Ok(id) => pulled.push(format!("{name}: {id}")),
+            Err(status) => messages.push(format!("{name}: {status:?}")),
+        }
+    }
     ensure!(pulled.is_empty(), "pulled in spite of everything: {pulled:?}");
     asked.extend(store.journal());
     let basic = format!("Basic {}", STANDARD.encode(format!("{USER}:{PASSWORD}")));
@@ -217,6 +245,7 @@ async fn at_no_step(bed: Arc<Bed>) -> Result<()> {
     ensure!(came(&|request| request.header("authorization") == Some(&basic)), "the password never came");
     ensure!(came(&|request| sent(request).starts_with(&format!("Bearer {BEARER}"))), "no token ever came");
     ensure!(came(&|request| request.query().contains(SIGNATURE)), "no signature ever came");
+    ensure!(came(&|request| request.header("x-key") == Some(HEADER)), "the header never came");
     clean(&stage, &messages, &held)
 }
 
@@ -285,9 +314,10 @@ fn echo(status: u16, request: &Request) -> Reply {
 fn said(request: &Request) -> String {
     let decoded = sent(request).strip_prefix("Basic ").and_then(|sent| STANDARD.decode(sent).ok());
     format!(
-        "you sent {} ({}) and {} to {}",
+        "you sent {} ({}), {} and {} to {}",
         sent(request),
         String::from_utf8_lossy(&decoded.unwrap_or_default()),
+        request.header("x-key").unwrap_or_default(),
         request.body,
         request.target
     )
@@ -324,6 +354,7 @@ fn spellings() -> Vec<(String, String)> {
         ("registry token", REGISTRY_TOKEN),
         ("bearer token", BEARER),
         ("signature", SIGNATURE),
+        ("header", HEADER),
     ] {
         all.push((name.to_owned(), secret.to_owned()));
         all.push((format!("{name} in base64"), STANDARD.encode(secret).trim_end_matches('=').to_owned()));

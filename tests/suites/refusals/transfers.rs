@@ -24,6 +24,7 @@ const BREAK: usize = 300_007;
 pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_body_that_breaks_off_goes_on_at_the_very_next_byte", resumes);
     suite.check(release, "a_registry_that_ignores_ranges_is_read_from_the_start", ignores_ranges);
+    suite.check(release, "a_range_of_other_bytes_is_followed_by_the_whole_alone", other_bytes);
     suite.check(release, "a_body_that_stalls_goes_on_within_the_progress_timeout", stalls);
     suite.check(release, "attempts_that_are_given_up_on_a_slow_wire_add_up", slow_attempts);
     if release == ANY {
@@ -167,6 +168,29 @@ async fn ignores_ranges(bed: Arc<Bed>) -> Result<()> {
     stage.bed.empty().await
 }
 
+async fn other_bytes(bed: Arc<Bed>) -> Result<()> {
+    let stage = Stage::set(bed, "other-bytes").await?;
+    let image = Image::new("others", 1, 1024)?;
+    image.serve(&stage.registry);
+    let layer = image.layers[0].clone();
+    let path = layer.path("others");
+    let others = vec![0; layer.bytes.len()];
+    stage.registry.on("GET", &path, move |request, nth| match (request.range_start(), nth) {
+        (Some(_), _) => Reply::ranged(request, &others),
+        // The second whole breaks as well, and its rest may not come as a range again.
+        (None, 0) => Reply::ranged(request, &layer.bytes).cut_after(BREAK, End::Close),
+        (None, 2) => Reply::ranged(request, &layer.bytes).cut_after(2 * BREAK, End::Close),
+        (None, _) => Reply::ranged(request, &layer.bytes),
+    });
+    let id = stage.pull(&image.reference(&stage.registry)).await?;
+    ensure!(id == image.config.digest, "{id}");
+    stage.holds(&image.top_chain_id()).await?;
+    let starts: Vec<Option<usize>> =
+        stage.registry.asked("GET", &path).iter().map(drayd_tests::scripted::Request::range_start).collect();
+    ensure!(starts == [None, Some(BREAK), None, None], "{starts:?}");
+    stage.bed.empty().await
+}
+
 async fn stalls(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::with(bed, "stalls", "[pull]\nprogress_timeout = \"2s\"\n", |_| {}).await?;
     let image = Image::new("stalls", 2, 512)?;
@@ -203,6 +227,7 @@ async fn barren(bed: Arc<Bed>) -> Result<()> {
     stage.left_nothing().await
 }
 
+/// Fault 156, a rate limit.
 async fn too_often(bed: Arc<Bed>) -> Result<()> {
     let stage = Stage::set(bed, "too-often").await?;
     let image = Image::new("too-often", 1, 8)?;
@@ -248,6 +273,7 @@ async fn fails_once(bed: Arc<Bed>) -> Result<()> {
     Ok(())
 }
 
+/// Fault 132.
 async fn one_at_a_time(bed: Arc<Bed>) -> Result<()> {
     for (limit, most) in [(1, 1), (3, 3)] {
         let name = format!("limit-{limit}");

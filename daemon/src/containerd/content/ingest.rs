@@ -10,8 +10,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
+use tonic::metadata::{Ascii, MetadataValue};
 
-use crate::containerd::{Containerd, Error, Kind};
+use crate::containerd::{Containerd, CurrentLease, Error, Kind};
 use crate::oci::{Descriptor, Digest};
 
 /// Messages under way to containerd. With pieces of [`PIECE`] bytes it bounds what one blob holds in memory.
@@ -27,6 +28,8 @@ const OPEN_DEADLINE: Duration = Duration::from_secs(30);
 const WRITE_DEADLINE: Duration = Duration::from_secs(60);
 /// For a commit, which takes in all that is on its way and syncs the file. On top comes the time of [`SLOW_DISK`].
 const COMMIT_DEADLINE: Duration = Duration::from_secs(60);
+/// The most that a commit may take.
+pub(in crate::containerd) const LONGEST_COMMIT: Duration = COMMIT_DEADLINE.saturating_add(SLOWEST);
 /// For containerd to let go of an ingest that is left. It has nothing to do for that.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
 /// Bytes per second of the slowest disk that is waited for: a worn-out SD card or a throttled network disk.
@@ -61,6 +64,8 @@ pub struct Ingest {
     digest: Digest,
     total: u64,
     offset: u64,
+    /// What the stream is under, and what the handle that opened it is under: a commit puts the blob under the former.
+    lease: Option<(MetadataValue<Ascii>, CurrentLease)>,
     requests: mpsc::Sender<WriteContentRequest>,
     replies: Streaming<WriteContentResponse>,
     /// Messages that containerd has not answered yet; it answers each.
@@ -83,6 +88,9 @@ impl Containerd {
         // The queue is empty, so the first message never waits.
         let _ = requests.try_send(open);
         let request = self.stream_request(ReceiverStream::new(queue));
+        // That of the request itself: another may be current by now.
+        let header = request.metadata().get("containerd-lease").cloned();
+        let lease = header.zip(self.lease.clone());
         let opening = async {
             let mut replies = self.content_client().write(request).await?.into_inner();
             let first = replies.message().await?;
@@ -104,6 +112,7 @@ impl Containerd {
                 digest: blob.digest.clone(),
                 total: blob.size,
                 offset: u64::try_from(first.offset).unwrap_or(0),
+                lease,
                 requests,
                 replies,
                 unanswered: 0,
@@ -127,6 +136,12 @@ impl Ingest {
     /// How many bytes of the blob the store has: where the next byte belongs.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Whether another lease has become current since this was opened. It must then be left and opened again before its
+    /// commit, which else fails or leaves the blob without protection once the former lease has expired.
+    pub fn is_outlived(&self) -> bool {
+        self.lease.as_ref().is_some_and(|(opened_under, current)| current.header() != *opened_under)
     }
 
     /// Sends the next bytes. They are on their way when this returns, and stored when [`Ingest::commit`] does.

@@ -1,8 +1,11 @@
 //! The image config: what the image runs on and as whom, and which layers it consists of.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::shape::{Object, RawPlatform};
+use super::time::Time;
 use super::{DocumentError, MAX_CONFIG, platform, read};
 use crate::oci::chain::DiffId;
 use crate::oci::excerpt::excerpt;
@@ -26,6 +29,9 @@ const MAX_LISTED: usize = 8;
 
 impl Config {
     /// Reads an image config; of other configs it says what they look like, since their media type often does not.
+    ///
+    /// Every field that containerd's own reader gives a type to (image-spec's `Image`) must have that type here, used or
+    /// not: containerd reads none of a config that has another one anywhere, and its CRI shows no such image.
     pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
         let raw: RawConfig = read(bytes, MAX_CONFIG)?;
         let Some(Object(rootfs)) = raw.rootfs else {
@@ -47,7 +53,10 @@ impl Config {
 }
 
 #[derive(serde::Deserialize)]
+#[allow(dead_code, reason = "some fields are read for their type alone")]
 struct RawConfig {
+    created: Option<Time>,
+    author: Option<String>,
     os: Option<String>,
     architecture: Option<String>,
     variant: Option<String>,
@@ -57,13 +66,40 @@ struct RawConfig {
     os_features: Option<Vec<String>>,
     config: Option<Object<RawContainer>>,
     rootfs: Option<Object<RawRootfs>>,
+    history: Option<Vec<Option<Object<RawHistory>>>>,
 }
 
 #[derive(serde::Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[allow(dead_code, reason = "some fields are read for their type alone")]
 struct RawContainer {
-    #[serde(rename = "User")]
     user: Option<String>,
+    exposed_ports: Option<Set>,
+    env: Option<Vec<Option<String>>>,
+    entrypoint: Option<Vec<Option<String>>>,
+    cmd: Option<Vec<Option<String>>>,
+    volumes: Option<Set>,
+    working_dir: Option<String>,
+    labels: Option<BTreeMap<String, Option<String>>>,
+    stop_signal: Option<String>,
+    args_escaped: Option<bool>,
 }
+
+#[derive(serde::Deserialize)]
+#[allow(dead_code, reason = "read for its types alone")]
+struct RawHistory {
+    created: Option<Time>,
+    created_by: Option<String>,
+    author: Option<String>,
+    comment: Option<String>,
+    empty_layer: Option<bool>,
+}
+
+/// A set of names as Go writes it: each is the name of an empty object.
+type Set = BTreeMap<String, Option<Object<Empty>>>;
+
+#[derive(serde::Deserialize)]
+struct Empty {}
 
 /// Docker leaves `diff_ids` out and Go tools write `null` for an image without layers.
 #[derive(serde::Deserialize)]

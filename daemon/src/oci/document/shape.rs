@@ -36,8 +36,12 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
 }
 
 /// An index and a manifest at once, so that a document that is both shows it.
+///
+/// What containerd's own reader gives a type to must have it, used or not: it reads nothing of a document that has
+/// another type anywhere.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[allow(dead_code, reason = "some fields are read for their type alone")]
 pub(super) struct RawDocument {
     schema_version: Option<i64>,
     pub(super) media_type: Option<String>,
@@ -46,6 +50,8 @@ pub(super) struct RawDocument {
     pub(super) manifests: Option<Vec<Object<RawDescriptor>>>,
     pub(super) config: Option<Object<RawDescriptor>>,
     pub(super) layers: Option<Vec<Object<RawDescriptor>>>,
+    subject: Option<Object<RawDescriptor>>,
+    annotations: Option<BTreeMap<String, Option<String>>>,
 }
 
 #[derive(serde::Deserialize)]

@@ -23,7 +23,7 @@ fn entry(platform: Option<Platform>) -> IndexEntry {
         annotations: BTreeMap::new(),
         urls: Vec::new(),
     };
-    IndexEntry { descriptor, platform, artifact_type: None }
+    IndexEntry { descriptor: Ok(descriptor), platform, artifact_type: None }
 }
 
 /// One entry per text; `-` stands for an entry without a platform.
@@ -93,7 +93,8 @@ fn the_best_entry_for_a_platform_is_selected() {
 fn what_is_no_image_is_never_selected() {
     let amd64 = platform("linux/amd64");
     let mut attestation = entry(Some(amd64.clone()));
-    attestation.descriptor.annotations.insert(REFERENCE_TYPE.to_owned(), "attestation-manifest".to_owned());
+    let descriptor = attestation.descriptor.as_mut().unwrap();
+    descriptor.annotations.insert(REFERENCE_TYPE.to_owned(), "attestation-manifest".to_owned());
     let mut bare_attestation = attestation.clone();
     bare_attestation.platform = None;
     let mut artifact = entry(Some(amd64.clone()));
@@ -101,14 +102,36 @@ fn what_is_no_image_is_never_selected() {
     let mut bare_artifact = artifact.clone();
     bare_artifact.platform = None;
     let unknown = entry(Some(platform("unknown/unknown")));
-    let mut entries = vec![attestation, bare_attestation, artifact, bare_artifact, unknown];
+    let mut statement = entry(Some(amd64.clone()));
+    statement.descriptor.as_mut().unwrap().media_type = "application/vnd.in-toto+json".to_owned();
+    let mut bare_statement = statement.clone();
+    bare_statement.platform = None;
+    let mut entries =
+        vec![unknown, attestation, bare_attestation, artifact, bare_artifact, statement, bare_statement];
 
     let error = select(&entries, &amd64).unwrap_err();
     assert_eq!(error.offered, Vec::<String>::new());
     assert_eq!(error.to_string(), "no image for platform linux/amd64: the index offers no image at all");
 
     entries.push(entry(Some(amd64.clone())));
-    assert_eq!(select(&entries, &amd64), Ok(&entries[5]));
+    let image = select(&entries, &amd64).unwrap();
+    assert_eq!(image, &entries[7]);
+    // But containerd takes what stands before it, other than the one of no platform that is known.
+    for first in 0..7 {
+        let expected = [1, 3, 5].into_iter().find(|&at| at >= first).map(|at| &entries[at]);
+        assert_eq!(shadow(&entries[first..], &amd64, image), expected, "{first}");
+    }
+}
+
+#[test]
+fn an_entry_that_points_nowhere_matters_only_where_it_is_selected() {
+    let mut entries = index(&["linux/arm64", "linux/amd64"]);
+    let flaw = DocumentError::NoDigest { place: "manifests[0]".to_owned() };
+    entries[0].descriptor = Err(flaw.clone());
+    let amd64 = platform("linux/amd64");
+    let selected = select(&entries, &amd64).unwrap();
+    assert_eq!((selected, shadow(&entries, &amd64, selected)), (&entries[1], None));
+    assert_eq!(select(&entries, &platform("linux/arm64")).unwrap().descriptor, Err(flaw));
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn amd64() -> Platform {
 fn descriptor(value: &Value) -> Descriptor {
     let index = json!({ "manifests": [value] }).to_string();
     match Document::parse(None, index.as_bytes()) {
-        Ok(Document::Index(index)) => index.entries[0].descriptor.clone(),
+        Ok(Document::Index(index)) => index.entries[0].descriptor.clone().unwrap(),
         other => panic!("{value}: {other:?}"),
     }
 }
@@ -122,6 +122,49 @@ fn indexes_nest_four_deep_and_no_deeper() {
             _ => None,
         };
         assert_eq!(shelf.walk(&target).err(), expected, "{depth} deep");
+    }
+}
+
+#[test]
+fn an_entry_for_others_does_not_decide() {
+    let mut shelf = Shelf::default();
+    let image = shelf.image(&json!({}));
+    let broken = |architecture| {
+        let mut entry = on(image.clone(), architecture);
+        entry["digest"] = json!("sha999:abc");
+        entry.as_object_mut().unwrap().remove("size");
+        entry
+    };
+    let target = shelf.index(&[broken("arm64"), on(image.clone(), "amd64")]);
+    assert_eq!(shelf.found(&target), Ok(digest(&image)));
+    let target = shelf.index(&[broken("amd64"), on(image.clone(), "amd64")]);
+    match shelf.walk(&target) {
+        Err(WalkError::Malformed { what: "index", digest: of, source }) => {
+            assert_eq!(of, digest(&target));
+            assert!(source.is_of_algorithm(), "{source}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_image_that_containerd_would_not_find_is_refused() {
+    let mut shelf = Shelf::default();
+    let image = shelf.image(&json!({ "os": "linux", "architecture": "amd64" }));
+    let mut artifact = shelf.put("application/vnd.in-toto+json", &json!({}));
+    let target = shelf.index(&[artifact.clone(), image.clone()]);
+    let error = shelf.walk(&target).unwrap_err();
+    let artifact_type = "application/vnd.in-toto+json".to_owned();
+    let expected = WalkError::Shadowed { digest: digest(&target), image: digest(&image), artifact_type };
+    assert_eq!(error, expected);
+    artifact["platform"] = json!({ "os": "unknown", "architecture": "unknown" });
+    for entries in [
+        [artifact.clone(), image.clone()],
+        [image.clone(), artifact.clone()],
+        [artifact.clone(), on(image.clone(), "amd64")],
+    ] {
+        let target = shelf.index(&entries);
+        assert_eq!(shelf.found(&target), Ok(digest(&image)));
     }
 }
 
@@ -185,7 +228,7 @@ fn an_image_config_counts_under_any_media_type() {
 #[test]
 fn a_config_may_be_larger_than_what_leads_to_it() {
     let mut shelf = Shelf::default();
-    let image = shelf.image(&json!({ "history": "x".repeat(5 << 20) }));
+    let image = shelf.image(&json!({ "author": "x".repeat(5 << 20) }));
     assert_eq!(shelf.found(&image), Ok(digest(&image)));
 }
 

@@ -11,9 +11,17 @@ fn user(name: &str) -> Login {
 /// The user that the file has for a host, which is named after the key it was found under.
 fn user_for(file: &CredentialsFile, host: &str, path: &str) -> String {
     match file.find(&server_of(host), path).login {
-        Some(Login::Password { username, .. }) => username,
+        Some(Login::Password { username, .. }) => String::from_utf8(username).unwrap(),
         other => format!("{other:?}"),
     }
+}
+
+#[test]
+fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), b"{\n\"auths\": \"\xff\"}").unwrap();
+    let error = CredentialsFile::read(file.path()).unwrap_err();
+    assert_eq!(error.to_string(), format!("{}:2: not UTF-8", file.path().display()));
 }
 
 #[test]

@@ -119,6 +119,22 @@ fn a_broken_file_is_refused_with_its_line() {
     }
 }
 
+#[test]
+fn an_address_that_is_refused_is_shown_without_its_password() {
+    for (address, expected) in [
+        ("ftp://bob:canary@m", "`ftp://[redacted]@m`: scheme"),
+        ("http://bob:canary@m:99999", "`http://[redacted]@m:99999` is not a host"),
+        ("http://bob:can/ary@m", "`http://[redacted]@m` is not a host"),
+        ("ftp://m/p?key=canary", "`ftp://m/p`: scheme"),
+        ("bob:canary@m:99999", "`[redacted]@m:99999` is not a host"),
+    ] {
+        for text in [format!("[host.'{address}']"), format!("server = '{address}'")] {
+            let error = refused(&text);
+            assert!(error.contains(expected) && !error.contains("canary"), "{error}");
+        }
+    }
+}
+
 /// Fault 49.
 #[test]
 fn certificates_lie_beside_the_file() {
@@ -142,9 +158,37 @@ fn every_mistake_is_told_in_the_order_of_the_file() {
                 [host.'ftp://b']\n";
     let reading = read(text, "reg.test");
     assert_eq!(reading.mistakes.iter().map(HostsError::line).collect::<Vec<_>>(), [1, 3, 5, 6, 8]);
-    assert_eq!(reading.unknown, [(2, "foo".to_owned()), (7, "bar".to_owned())]);
+    let idle = [(2, "unknown key `foo`".to_owned()), (7, "unknown key `bar`".to_owned())];
+    assert_eq!(reading.idle, idle);
     // What containerd passes over does not fail a pull.
     assert_eq!(parsed("foo = 1").len(), 1);
+}
+
+#[test]
+fn an_empty_server_is_the_registry_itself() {
+    assert_eq!(parsed("server = ''\nskip_verify = true"), parsed("skip_verify = true"));
+}
+
+#[test]
+fn headers_of_the_message_and_of_the_connection_are_passed_over() {
+    let names = [
+        "Host",
+        "content-length",
+        "Transfer-Encoding",
+        "Trailer",
+        "Connection",
+        "TE",
+        "Upgrade",
+        "Keep-Alive",
+        "Proxy-Connection",
+    ];
+    let lines = names.map(|name| format!("{name} = '1'\n")).concat();
+    let reading = read(&format!("[header]\n{lines}X-Own = '1'\n"), "reg.test");
+    assert!(reading.mistakes.is_empty(), "{:?}", reading.mistakes);
+    let expected: Vec<_> =
+        names.iter().zip(2..).map(|(name, line)| (line, format!("header `{name}`"))).collect();
+    assert_eq!(reading.idle, expected);
+    assert_eq!(reading.hosts[0].headers.keys().collect::<Vec<_>>(), ["x-own"]);
 }
 
 #[test]
@@ -154,7 +198,15 @@ fn durations_are_read_as_go_writes_them() {
         ("1m30s", Some(90_000)),
         ("500ms", Some(500)),
         ("1.5h", Some(5_400_000)),
+        ("+5s", Some(5000)),
+        (".5s", Some(500)),
+        ("2000µs", Some(2)),
+        ("2000μs", Some(2)),
         ("0", Some(0)),
+        ("+0", Some(0)),
+        ("+", None),
+        ("++5s", None),
+        (".s", None),
         ("", None),
         ("5", None),
         ("-1s", None),

@@ -16,6 +16,10 @@ use crate::registry::retry::Retry;
 pub(super) struct Elsewhere {
     /// Who served last.
     pub(super) host: Option<String>,
+    /// Whether a range came from there.
+    by_range: bool,
+    /// Whether ranges are not to be trusted.
+    plain: bool,
     /// How that failed last.
     failure: Option<Failure>,
     /// Bodies without progress in a row.
@@ -37,12 +41,14 @@ impl Elsewhere {
         if let Some(at) = self.at {
             sleep_until(at).await;
         }
+        let offset = if self.plain { 0 } else { offset };
         let subject = subject(whole.repository, whole.descriptor);
         let open = whole.registry.requests.open();
         let opened =
             foreign::open_instead(&whole.registry.wire, whole.descriptor, offset, subject, error).await;
         drop(open);
         let (host, blob) = opened?;
+        self.by_range |= blob.partial;
         self.host = Some(host);
         Ok(blob)
     }
@@ -62,6 +68,16 @@ impl Elsewhere {
             None => self.over = true,
         }
         self.failure = Some(failure);
+    }
+
+    /// Whether ranges came from here that may have been wrong.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.by_range && !self.plain
+    }
+
+    /// Notes that the blob is not what it was with ranges: no more of them.
+    pub(super) fn again(&mut self) {
+        self.plain |= self.by_range;
     }
 
     /// Notes that the blob is not what it was with the bytes from here, if there are any.

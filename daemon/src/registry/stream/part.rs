@@ -1,8 +1,9 @@
 //! A part of a blob as one stream of bytes in order: where a body breaks, the registry is asked for the rest of the
 //! part, the same host or another one.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use tokio::time::{Duration, Instant, timeout};
@@ -10,9 +11,9 @@ use tokio::time::{Duration, Instant, timeout};
 use super::elsewhere::Elsewhere;
 use super::subject;
 use crate::oci::Descriptor;
-use crate::registry::blob::{self, Blob};
+use crate::registry::blob::{self, Blob, Want};
 use crate::registry::credentials::Credentials;
-use crate::registry::error::{Error, Kind};
+use crate::registry::error::Error;
 use crate::registry::failure::Failure;
 use crate::registry::rate::Allowance;
 use crate::registry::search::Search;
@@ -38,6 +39,26 @@ pub(super) struct Whole<'a> {
     pub(super) credentials: &'a Credentials,
 }
 
+/// What came for all parts of a blob.
+#[derive(Default)]
+pub(super) struct Came {
+    /// Bytes of bodies so far, those that were not for the caller too.
+    pub(super) bytes: AtomicU64,
+    /// Guards which hosts of the registry gave a range.
+    by_range: Mutex<BTreeSet<String>>,
+}
+
+impl Came {
+    /// Who gave a range since this was asked last.
+    pub(super) fn take_by_range(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.by_range.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn by_range(&self, host: &str) {
+        self.by_range.lock().unwrap_or_else(PoisonError::into_inner).insert(host.to_owned());
+    }
+}
+
 /// The bytes from `position` to `end`.
 ///
 /// Bodies that break are continued without limit while they bring bytes; without, each host is asked once, and the
@@ -52,8 +73,8 @@ pub(super) struct Part<'a> {
     /// Who is asked for the rest; begun by the first call, since the hosts are read from files.
     pub(super) search: Option<Search<'a>>,
     body: Option<Body>,
-    /// Bytes of bodies so far, those that were not for the caller too.
-    received: Arc<AtomicU64>,
+    /// Shared with the other parts: whose ranges they were is asked of all together.
+    came: Arc<Came>,
     requests: Requests,
     /// Whether a host that does not serve ranges is of no use, and whether one was found.
     ranges_only: bool,
@@ -86,13 +107,13 @@ struct Body {
 
 impl<'a> Part<'a> {
     /// A part that any host may serve.
-    pub(super) fn new(whole: Whole<'a>, position: u64, end: u64, received: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(whole: Whole<'a>, position: u64, end: u64, came: Arc<Came>) -> Self {
         Self {
             position,
             end,
             search: None,
             body: None,
-            received,
+            came,
             requests: whole.registry.requests.clone(),
             ranges_only: false,
             rangeless: false,
@@ -122,7 +143,7 @@ impl<'a> Part<'a> {
             match read {
                 Ok(bytes) => {
                     body.allowance.spend(bytes.len());
-                    self.received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    self.came.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     let bytes = body.new_part(bytes, self.position, self.end);
                     if !bytes.is_empty() {
                         self.position += bytes.len() as u64;
@@ -146,6 +167,20 @@ impl<'a> Part<'a> {
         self.elsewhere.refused(actual);
         if let Some(search) = &mut self.search {
             search.refused(actual, others);
+        }
+    }
+
+    /// Whether an address of the descriptor gave a range that may have been wrong.
+    pub(super) fn is_suspect_elsewhere(&self) -> bool {
+        self.elsewhere.is_suspect()
+    }
+
+    /// Notes that the blob is not what was put together of ranges, and that it may be without them: everyone is asked
+    /// again.
+    pub(super) fn again(&mut self) {
+        self.elsewhere.again();
+        if let Some(search) = &mut self.search {
+            search.again();
         }
     }
 
@@ -175,13 +210,22 @@ impl<'a> Part<'a> {
                 search.insert(begun)
             }
         };
-        while let Some(session) = search.next().await {
+        loop {
+            let want = match (self.ranges_only, search.is_last_try()) {
+                (true, _) => Want::Range,
+                (false, true) => Want::Whole,
+                (false, false) => Want::Enough,
+            };
+            let Some(session) = search.next().await else { break };
             let open = self.requests.open();
-            let opened = blob::open(&session, descriptor, self.position..self.end, self.ranges_only).await;
+            let opened = blob::open(&session, descriptor, self.position..self.end, want).await;
             drop(open);
             match opened {
                 Ok(Some(blob)) => {
                     search.served();
+                    if let Some(host) = search.host().filter(|_| blob.partial) {
+                        self.came.by_range(host);
+                    }
                     self.begin(blob, false);
                     return Ok(());
                 }
@@ -193,12 +237,9 @@ impl<'a> Part<'a> {
             }
         }
         let error = search.given_up(subject(repository, descriptor));
-        if self.rangeless || descriptor.urls.is_empty() {
-            return Err(error);
-        }
-        if self.ranges_only {
-            // The addresses are for the part that is read over one connection.
-            self.rangeless = error.kind() == Kind::NotFound;
+        // What else there is, the whole and the descriptor's addresses, is for the part that is read alone.
+        self.rangeless |= self.ranges_only && error.may_be_for_ranges();
+        if self.ranges_only || descriptor.urls.is_empty() {
             return Err(error);
         }
         let blob = self.elsewhere.open(&self.whole, self.position, error).await?;
@@ -219,7 +260,13 @@ impl<'a> Part<'a> {
         let ample = gained >= FLOOR;
         self.poor = if ample { 0 } else { self.poor + 1 };
         let trickled = matches!(failure, Failure::Stalled { .. }) && !ample;
-        let goes_on = gained > 0 && !trickled && self.poor < POOR_BODIES && retry::is_worth_it(&failure);
+        // A range that is longer than it said: the whole may be right.
+        let overlong = body.blob.partial && !body.foreign && matches!(failure, Failure::Size { .. });
+        if let Some(host) = search.host().filter(|_| overlong) {
+            self.whole.registry.standing.distrust_ranges(host);
+        }
+        let brought = gained > 0 && !trickled && self.poor < POOR_BODIES && retry::is_worth_it(&failure);
+        let goes_on = brought || overlong;
         let pause = if ample { Duration::ZERO } else { POOR_PAUSE };
         if goes_on {
             tracing::debug!(digest = %self.whole.descriptor.digest, offset = self.position, %failure, "blob goes on after a break");
@@ -233,7 +280,8 @@ impl<'a> Part<'a> {
     }
 
     /// Reads the end of the last body, which frees the connection for the next request. That it breaks or never comes
-    /// makes no difference, but a body that goes on is not the blob. One that goes on behind the part is left.
+    /// makes no difference, but a body that goes on is not the blob. One that goes on behind the part is left, and a
+    /// range is whatever it is.
     async fn finish(&mut self) -> Result<(), Error> {
         let Some(mut body) = self.body.take() else { return Ok(()) };
         if body.blob.until > self.end {
@@ -241,6 +289,7 @@ impl<'a> Part<'a> {
         }
         let end = timeout(END, body.blob.read()).await;
         match (end, &mut self.search) {
+            _ if body.blob.partial => Ok(()),
             (Ok(Err(failure @ Failure::Size { .. })), _) if body.foreign => {
                 self.elsewhere.failed(failure);
                 self.elsewhere.given_up(&self.whole).map_or(Ok(()), Err)

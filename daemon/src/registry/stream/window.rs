@@ -32,7 +32,10 @@ struct Ahead<'a> {
 }
 
 enum Ended {
-    Complete { from: Vec<String> },
+    Complete {
+        from: Vec<String>,
+    },
+    /// There is no range to be had here.
     Rangeless,
     Failed(Error),
 }

@@ -67,6 +67,99 @@ async fn a_password_goes_by_form_first_and_by_basic_where_that_is_unknown() {
     }
 }
 
+#[tokio::test]
+async fn a_form_follows_redirects_within_its_origin_and_none_beyond() {
+    for status in [301, 302, 303, 307, 308] {
+        let elsewhere = Fake::start(|_| Reply::ok(r#"{"token":"canary-token"}"#)).await;
+        let away = format!("http://{}/other", elsewhere.authority());
+        for location in ["/moved", away.as_str(), "/token?x=1", "ftp://h/"] {
+            let to = location.to_owned();
+            let tokens = Fake::start(move |request| match (request.method(), request.path()) {
+                ("POST", "/token") => Reply::status(status).header("location", &to),
+                ("GET", "/token") if request.header("authorization").is_none() => Reply::status(401),
+                _ => Reply::ok(r#"{"token":"canary-token"}"#),
+            })
+            .await;
+            let fake = bearer_registry(&tokens, "").await;
+            registry().resolve(&repository(&fake), "1", &password()).await.unwrap();
+            let received = tokens.received();
+            let asked: Vec<_> = received.iter().map(|it| format!("{} {}", it.method(), it.path())).collect();
+            let repeats = status >= 307;
+            match location {
+                "/moved" => {
+                    let method = if repeats { "POST" } else { "GET" };
+                    assert_eq!(asked, ["POST /token".to_owned(), format!("{method} /moved")], "{status}");
+                    assert_eq!(received[1].body == received[0].body, repeats, "{status}");
+                    assert_eq!(received[1].header("content-type").is_some(), repeats, "{status}");
+                }
+                // By GET and with Basic, as where the form is refused.
+                _ => assert_eq!(asked.last().unwrap(), "GET /token", "{status} {location}"),
+            }
+            assert_eq!(elsewhere.received().len(), 0, "{status}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_a_password_gets_an_anonymous_token() {
+    let tokens = Fake::start(|request| match (request.method(), request.header("authorization")) {
+        ("GET", None) => Reply::ok(r#"{"token":"canary-token"}"#),
+        _ => Reply::status(401),
+    })
+    .await;
+    let fake = bearer_registry(&tokens, "").await;
+    let user = Credentials::new(Given { username: USER, ..Given::default() }).unwrap();
+    registry().resolve(&repository(&fake), "1", &user).await.unwrap();
+    assert_eq!(tokens.received().len(), 1);
+}
+
+#[tokio::test]
+async fn a_password_without_a_user_is_a_refresh_token() {
+    let tokens = Fake::start(|_| Reply::ok(r#"{"token":"canary-token"}"#)).await;
+    let fake = bearer_registry(&tokens, "").await;
+    let token = Credentials::new(Given { auth: "OlJFRlI=", ..Given::default() }).unwrap();
+    registry().resolve(&repository(&fake), "1", &token).await.unwrap();
+    let form = &tokens.received()[0].body;
+    assert!(form.contains("grant_type=refresh_token&refresh_token=REFR&"), "{form}");
+}
+
+#[tokio::test]
+async fn a_password_that_is_not_utf_8_is_proved_as_it_is() {
+    // `u:x` and a byte of Latin-1.
+    let latin = Credentials::new(Given { auth: "dTp4\n8A==", ..Given::default() }).unwrap();
+    let tokens = Fake::start(|_| Reply::ok(r#"{"token":"canary-token"}"#)).await;
+    let fake = bearer_registry(&tokens, "").await;
+    registry().resolve(&repository(&fake), "1", &latin).await.unwrap();
+    let form = &tokens.received()[0].body;
+    assert!(form.contains("username=u&password=x%F0&"), "{form}");
+    let fake = Fake::start(|request| match request.header("authorization") {
+        Some("Basic dTp48A==") => manifest(),
+        _ => Reply::status(401).header("www-authenticate", "Basic"),
+    })
+    .await;
+    registry().resolve(&repository(&fake), "1", &latin).await.unwrap();
+}
+
+/// Fault 7.
+#[tokio::test]
+async fn a_host_in_upper_case_is_that_of_its_token_server() {
+    let fake = Fake::start(|request| match (request.path(), request.header("x-key")) {
+        (_, None) => Reply::status(403),
+        ("/token", _) => Reply::ok(r#"{"token":"canary-token"}"#),
+        _ if request.header("authorization").is_some() => manifest(),
+        _ => {
+            let realm = format!(r#"Bearer realm="http://{}/token""#, request.header("host").unwrap());
+            Reply::status(401).header("www-authenticate", &realm)
+        }
+    })
+    .await;
+    let port = fake.authority().split_once(':').unwrap().1.to_owned();
+    let hosts = Hosts::new();
+    hosts.write(&format!("localhost:{port}"), "header = { x-key = 'k' }");
+    let repository = named(&format!("LocalHost:{port}"));
+    hosts.registry().resolve(&repository, "1", &Credentials::anonymous()).await.unwrap();
+}
+
 /// Fault 18.
 #[tokio::test]
 async fn a_token_that_died_in_the_cache_is_replaced_within_the_call() {

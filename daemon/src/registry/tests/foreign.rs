@@ -118,9 +118,9 @@ async fn a_stream_goes_to_the_address_too_and_not_back_to_one_whose_bytes_were_w
 #[tokio::test]
 async fn a_large_layer_that_the_registry_lost_halfway_is_read_on_from_its_address() {
     let whole = "0123456789abcdefghij";
-    let fake = Fake::start(move |request| match request.offset() {
-        None => Reply::ok(whole).header("accept-ranges", "bytes").cut(3, Ending::Close),
-        Some(_) => Reply::status(404),
+    let fake = Fake::start_counting(move |_, count| match count {
+        0 => Reply::ok(whole).header("accept-ranges", "bytes").cut(3, Ending::Close),
+        _ => Reply::status(404),
     })
     .await;
     let outside = Fake::start(move |request| {
@@ -137,4 +137,19 @@ async fn a_large_layer_that_the_registry_lost_halfway_is_read_on_from_its_addres
     assert_eq!(drain(&mut stream).await.unwrap(), whole.as_bytes());
     // Where the first range broke and, if its end came before the others had failed, behind it.
     assert!(matches!(offsets(&outside)[..], [Some(3)] | [Some(3), Some(4)]), "{:?}", offsets(&outside));
+}
+
+#[tokio::test]
+async fn an_address_whose_range_is_wrong_is_asked_for_the_whole() {
+    let fake = Fake::start(missing(404)).await;
+    let outside = Fake::start_counting(|request, count| {
+        let reply = Reply::range_of(request, LAYER);
+        let reply = Reply { body: LAYER[..reply.body.len()].to_owned(), ..reply };
+        if count == 0 { reply.cut(2, Ending::Close) } else { reply }
+    })
+    .await;
+    let descriptor = elsewhere(vec![format!("http://{}/layer", outside.authority())]);
+    let bytes = registry().document(&repository(&fake), &descriptor, &Credentials::anonymous()).await;
+    assert_eq!(bytes.unwrap(), LAYER.as_bytes());
+    assert_eq!(offsets(&outside), [None, Some(2), None]);
 }

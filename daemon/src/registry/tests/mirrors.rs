@@ -19,6 +19,22 @@ async fn nobody() -> String {
 
 /// Fault 33.
 #[tokio::test]
+async fn a_header_that_would_break_the_request_is_left_out_of_it() {
+    let fake = Fake::start(|request| match request.header("x-own") {
+        Some(_) => manifest(),
+        None => Reply::status(400),
+    })
+    .await;
+    let hosts = Hosts::new();
+    let headers = "[header]\nContent-Length = '10'\nTransfer-Encoding = 'chunked'\nHost = 'h'\nX-Own = '1'\n";
+    hosts.write(&fake.authority(), &format!("server = '{}'\n{headers}", plain(&fake)));
+    hosts.registry().resolve(&repository(&fake), "1", &Credentials::anonymous()).await.unwrap();
+    let asked = &fake.received()[0];
+    assert_eq!(asked.header("host"), Some(fake.authority().as_str()));
+    assert_eq!((asked.header("content-length"), asked.header("transfer-encoding")), (None, None));
+}
+
+#[tokio::test]
 async fn without_server_the_registry_itself_is_asked_last() {
     let fake = serving().await;
     let hosts = Hosts::new();
@@ -176,4 +192,65 @@ fn a_proxy_that_cannot_be_read_is_an_error_at_the_start() {
     assert_eq!(error.kind(), Kind::Configuration);
     assert_no_secret(&error);
     assert!(crate::cause::chain(&error).contains("HTTPS_PROXY"), "{error}");
+}
+
+/// Each answer of a proxy, over TLS and without, and how often it is asked.
+#[tokio::test(start_paused = true)]
+async fn what_a_proxy_does_is_told_of_the_proxy() {
+    for (scheme, status, expected, asked) in [
+        ("https", 407, "the proxy wants user and password, or refuses those in its URL (407)", 1),
+        ("http", 407, "the proxy wants user and password, or refuses those in its URL (407)", 1),
+        // Once more, for the status.
+        ("https", 403, "the proxy answers 403 Forbidden", 2),
+        ("https", 502, "the proxy answers 502 Bad Gateway", 10),
+    ] {
+        let proxy = Fake::start(move |_| Reply::status(status)).await;
+        let hosts = Hosts::new();
+        hosts.write("reg.invalid", &format!("server = '{scheme}://reg.invalid'"));
+        let variable = if scheme == "https" { "HTTPS_PROXY" } else { "HTTP_PROXY" };
+        let url = format!("http://{USER}:{PASSWORD}@{}", proxy.authority());
+        let environment = environment(&[(variable, url)]);
+        let registry = Registry::new(Config { environment, ..hosts.config() }).unwrap();
+        let error = registry.resolve(&named("reg.invalid"), "1", &anonymous()).await.unwrap_err();
+        let place = format!("(through proxy http://{}): {expected}", proxy.authority());
+        assert!(error.to_string().contains(&place), "{error}");
+        assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, status == 502), "{error}");
+        assert_no_secret(&error);
+        let received = proxy.received();
+        assert_eq!(received.len(), asked, "{received:?}");
+        let proved = basic(USER, PASSWORD);
+        assert!(received.iter().all(|it| it.header("proxy-authorization") == Some(proved.as_str())));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_is_silent_has_as_long_as_any_answer() {
+    for scheme in ["https", "http"] {
+        let proxy = Fake::start(|_| Reply::silence()).await;
+        let hosts = Hosts::new();
+        hosts.write("reg.invalid", &format!("server = '{scheme}://reg.invalid'"));
+        let url = format!("http://{}", proxy.authority());
+        let environment = environment(&[("HTTP_PROXY", url.clone()), ("HTTPS_PROXY", url.clone())]);
+        let response_timeout = Duration::from_secs(2);
+        let registry = Registry::new(Config { response_timeout, environment, ..hosts.config() }).unwrap();
+        let began = Instant::now();
+        let error = registry.resolve(&named("reg.invalid"), "1", &anonymous()).await.unwrap_err();
+        assert!(error.to_string().contains(&format!("(through proxy {url})")), "{error}");
+        assert_eq!(error.kind(), Kind::Unavailable);
+        // Five times, and the pauses between them.
+        assert!(began.elapsed() < Duration::from_secs(5 * 2 + 10), "{:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_is_not_there_is_named() {
+    let hosts = Hosts::new();
+    hosts.write("reg.invalid", "server = 'https://reg.invalid'");
+    let proxy = nobody().await;
+    let url = format!("http://{USER}:{PASSWORD}@{proxy}");
+    let environment = environment(&[("HTTPS_PROXY", url)]);
+    let registry = Registry::new(Config { environment, ..hosts.config() }).unwrap();
+    let error = registry.resolve(&named("reg.invalid"), "1", &anonymous()).await.unwrap_err();
+    assert!(error.to_string().contains(&format!("(through proxy http://{proxy}): ")), "{error}");
+    assert_no_secret(&error);
 }

@@ -100,7 +100,25 @@ async fn a_digest_in_a_header_is_never_taken_for_that_of_the_body() {
     assert_eq!((&resolved.target.digest, resolved.body.is_none()), (&claimed, true));
     let error = registry.document(&repository, &resolved.target, &login).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt);
-    for digest in [claimed, Digest::of(MANIFEST.as_bytes())] {
+    for digest in [&claimed, &Digest::of(MANIFEST.as_bytes())] {
         assert!(error.to_string().contains(digest.as_str()), "{error}");
+    }
+    let error = registry.resolve_by_body(&repository, "1", &login).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt);
+}
+
+/// Fault 70.
+#[tokio::test]
+async fn what_head_tells_is_passed_over_where_the_bytes_are_asked_for() {
+    for told in [Digest::of(MANIFEST.as_bytes()).to_string(), String::new()] {
+        let fake = Fake::start(move |request| match request.method() {
+            "HEAD" => Reply::ok("gone").header("docker-content-digest", Digest::of(b"gone").as_str()),
+            _ => Reply::ok(MANIFEST).header("docker-content-digest", &told),
+        })
+        .await;
+        let login = Credentials::anonymous();
+        let resolved = registry().resolve_by_body(&repository(&fake), "1", &login).await.unwrap();
+        assert_eq!(resolved.target.digest, Digest::of(MANIFEST.as_bytes()));
+        assert_eq!(resolved.body.as_deref(), Some(MANIFEST.as_bytes()));
     }
 }

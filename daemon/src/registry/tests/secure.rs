@@ -8,7 +8,7 @@ use http::{Request, Response};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
@@ -62,18 +62,36 @@ impl Authority {
     }
 
     pub(super) fn issue(&self, names: &[&str]) -> Issued {
-        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.0).unwrap();
-        Issued {
+        let certificate = params_of(names).signed_by(&key, &self.0).unwrap();
+        Issued::new(&certificate, &key)
+    }
+}
+
+fn params_of(names: &[&str]) -> CertificateParams {
+    let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+    CertificateParams::new(names).unwrap()
+}
+
+impl Issued {
+    fn new(certificate: &Certificate, key: &KeyPair) -> Self {
+        Self {
             certificate: certificate.pem(),
             key: key.serialize_pem(),
             der: (certificate.der().clone(), PrivateKeyDer::try_from(key.serialize_der()).unwrap()),
         }
     }
-}
 
-impl Issued {
+    /// A certificate that is its own authority, as `openssl req -x509` makes them, until this year.
+    pub(super) fn by_itself(names: &[&str], is_ca: bool, until: i32) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = params_of(names);
+        params.is_ca =
+            if is_ca { IsCa::Ca(rcgen::BasicConstraints::Unconstrained) } else { IsCa::ExplicitNoCa };
+        params.not_after = rcgen::date_time_ymd(until, 1, 1);
+        Self::new(&params.self_signed(&key).unwrap(), &key)
+    }
+
     pub(super) fn der(&self) -> &[u8] {
         &self.der.0
     }

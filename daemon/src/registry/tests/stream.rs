@@ -41,7 +41,8 @@ async fn a_body_that_brings_nothing_is_asked_for_a_bounded_number_of_times() {
         let fake = Fake::start(move |request| Reply::range_of(request, WHOLE).cut(0, ending)).await;
         let error = fetched(&fake, WHOLE, 4).await.unwrap_err();
         assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, true), "{error}");
-        assert_eq!(offsets(&fake), [Some(4); 5]);
+        // The last try is without a range, in case that is the reason.
+        assert_eq!(offsets(&fake), [Some(4), Some(4), Some(4), Some(4), None]);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Certificates, protocols and addresses, against a server with TLS.
 
-use super::secure::{Authority, Reply, Secure, Seen};
+use super::secure::{Authority, Issued, Reply, Secure, Seen};
 use super::*;
 
 /// A registry without authentication.
@@ -141,7 +141,7 @@ async fn a_missing_tag_on_a_plain_host_comes_before_the_tls_failure_of_the_regis
 async fn a_client_certificate_is_shown_to_the_host_that_it_is_configured_for() {
     let (site, clients) = (Authority::new("site"), Authority::new("clients"));
     let issued = site.issue(&["127.0.0.1"]);
-    let client = clients.issue(&["node"]);
+    let (client, other) = (clients.issue(&["node"]), clients.issue(&["node"]));
     let secure = Secure::start("127.0.0.1:0", &issued, Some(&clients), open).await;
     let hosts = Hosts::new();
     let directory = hosts.write("reg.test", "");
@@ -151,15 +151,26 @@ async fn a_client_certificate_is_shown_to_the_host_that_it_is_configured_for() {
         ("c.pem", client.certificate.clone()),
         ("c.key", client.key.clone()),
         ("both.pem", format!("{}{}", client.certificate, client.key)),
+        ("mixed.pem", format!("{}{}", other.key, client.certificate)),
+        ("mixed.key", format!("{}{}", other.certificate, client.key)),
     ] {
         std::fs::write(directory.join(name), contents).unwrap();
     }
-    let registry = hosts.registry();
-    for pair in ["[['c.pem', 'c.key']]", "'both.pem'", "['both.pem']", "[['both.pem', '']]"] {
+    for pair in [
+        "[['c.pem', 'c.key']]",
+        "'both.pem'",
+        "['both.pem']",
+        "[['both.pem', '']]",
+        "[['mixed.pem', 'mixed.key']]",
+    ] {
         let text = format!("server = 'https://{}'\nca = 'ca.pem'\nclient = {pair}", secure.authority());
         hosts.write("reg.test", &text);
-        everything(&registry, &repository, &anonymous()).await.unwrap();
+        // Anew, so that each makes a handshake of its own.
+        everything(&hosts.registry(), &repository, &anonymous()).await.unwrap();
     }
+    // No connection outlives the settings that it was made with.
+    let registry = hosts.registry();
+    everything(&registry, &repository, &anonymous()).await.unwrap();
     assert!(secure.seen().iter().all(|seen| seen.client.as_deref() == Some(client.der())));
     hosts.write("reg.test", &format!("server = 'https://{}'\nca = 'ca.pem'", secure.authority()));
     let error = registry.resolve(&repository, "1", &anonymous()).await.unwrap_err();
@@ -167,7 +178,104 @@ async fn a_client_certificate_is_shown_to_the_host_that_it_is_configured_for() {
     hosts.write("reg.test", "client = 'ca.pem'");
     let error = registry.resolve(&repository, "1", &anonymous()).await.unwrap_err();
     let text = crate::cause::chain(&error);
-    assert!(text.contains("ca.pem holds no client certificate and key"), "{text}");
+    assert!(text.contains("ca.pem holds no private key in PEM form"), "{text}");
+}
+
+#[tokio::test]
+async fn a_self_signed_certificate_is_trusted_where_it_is_configured_itself() {
+    let repository = Repository { domain: "reg.test".into(), path: "a/b".into() };
+    for (is_ca, names, until, problem) in [
+        (true, "127.0.0.1", 4000, None),
+        (false, "127.0.0.1", 4000, None),
+        (true, "other.test", 4000, Some(["not valid for name", "needs a certificate that names it"])),
+        (false, "other.test", 4000, Some(["not valid for name", "needs a certificate that names it"])),
+        (true, "127.0.0.1", 2001, Some(["expired", "needs a valid certificate"])),
+        (false, "127.0.0.1", 2001, Some(["expired", "needs a valid certificate"])),
+    ] {
+        let issued = Issued::by_itself(&[names], is_ca, until);
+        let another = Issued::by_itself(&[names], is_ca, until);
+        let secure = Secure::start("127.0.0.1:0", &issued, None, open).await;
+        let hosts = Hosts::new();
+        let text = format!("server = 'https://{}'\nca = 'ca.pem'", secure.authority());
+        let directory = hosts.write("reg.test", &text);
+        std::fs::write(directory.join("ca.pem"), &issued.certificate).unwrap();
+        let result = everything(&hosts.registry(), &repository, &anonymous()).await;
+        match problem {
+            None => result.unwrap(),
+            Some(texts) => {
+                let error = result.unwrap_err().to_string();
+                assert!(texts.iter().all(|text| error.contains(text)), "{error}");
+                assert!(!error.contains("set `ca`"), "{error}");
+            }
+        }
+        // One that only looks like it is no authority for it.
+        std::fs::write(directory.join("ca.pem"), &another.certificate).unwrap();
+        let error = everything(&hosts.registry(), &repository, &anonymous()).await.unwrap_err().to_string();
+        assert!(error.contains("invalid peer certificate") && !error.contains("set `ca`"), "{error}");
+    }
+}
+
+/// The files that a broken certificate may lie in, and what is told of each.
+#[tokio::test]
+async fn a_certificate_file_that_cannot_be_used_fails_the_pull_and_the_check_with_its_line() {
+    let clients = Authority::new("clients");
+    let (client, other) = (clients.issue(&["node"]), clients.issue(&["node"]));
+    let broken = "-----BEGIN CERTIFICATE-----\nY2FuYXJ5\n-----END CERTIFICATE-----\n";
+    let mirror = Fake::start(|_| manifest()).await;
+    let fake = Fake::start(|_| manifest()).await;
+    let hosts = Hosts::new();
+    let directory = hosts.write("reg.test", "");
+    for (name, contents) in [
+        ("c.pem", client.certificate.clone()),
+        ("other.key", other.key.clone()),
+        ("broken.pem", format!("\n{broken}")),
+        ("broken.key", client.key.replace("\nM", "\n!")),
+        ("both.pem", format!("{}{}", client.certificate, other.key)),
+        ("text.pem", "no certificate".to_owned()),
+    ] {
+        std::fs::write(directory.join(name), contents).unwrap();
+    }
+    let repository = Repository { domain: "reg.test".into(), path: "a/b".into() };
+    let key_line = client.certificate.lines().count() + 1;
+    for (keys, expected) in [
+        ("ca = 'broken.pem'", "broken.pem:2: the block is no certificate".to_owned()),
+        ("ca = 'text.pem'", "text.pem holds no certificate in PEM form".to_owned()),
+        (
+            "client = [['c.pem', 'other.key']]",
+            "other.key:1: the key is not that of the certificate in".to_owned(),
+        ),
+        ("client = 'both.pem'", format!("both.pem:{key_line}: the key is not that of the certificate in")),
+        ("client = [['c.pem', 'broken.key']]", "broken.key:1: the private key cannot be read".to_owned()),
+        ("client = [['broken.pem', 'other.key']]", "broken.pem:2: the block is no certificate".to_owned()),
+        ("client = [['c.pem', 'text.pem']]", "text.pem holds no private key in PEM form".to_owned()),
+    ] {
+        let (server, mirror) = (plain(&fake), mirror.authority());
+        hosts.write("reg.test", &format!("server = '{server}'\n[host.'https://{mirror}']\n{keys}"));
+        let error = hosts.registry().resolve(&repository, "1", &anonymous()).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Configuration, "{keys}: {error}");
+        let text = crate::cause::chain(&error);
+        assert!(text.contains("hosts.toml:3: ") && text.contains(&expected), "{keys}: {text}");
+        let report = check(&[hosts.0.path().into()], &[], None, &Environment::default());
+        assert!(report.mistakes[0].contains(&expected), "{keys}: {:?}", report.mistakes);
+    }
+    assert_eq!(fake.received().len(), 0);
+}
+
+#[tokio::test]
+async fn a_broken_authority_beside_a_good_one_is_passed_over_with_a_warning() {
+    let authority = Authority::new("site");
+    let secure = Secure::start("127.0.0.1:0", &authority.issue(&["127.0.0.1"]), None, open).await;
+    let hosts = Hosts::new();
+    let directory =
+        hosts.write("reg.test", &format!("server = 'https://{}'\nca = 'ca.pem'", secure.authority()));
+    let broken = "-----BEGIN CERTIFICATE-----\nY2FuYXJ5\n-----END CERTIFICATE-----\n";
+    std::fs::write(directory.join("ca.pem"), format!("{broken}{}", authority.pem())).unwrap();
+    let repository = Repository { domain: "reg.test".into(), path: "a/b".into() };
+    everything(&hosts.registry(), &repository, &anonymous()).await.unwrap();
+    let report = check(&[hosts.0.path().into()], &[], None, &Environment::default());
+    assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
+    let expected = format!("{}:1: the block is no certificate", directory.join("ca.pem").display());
+    assert!(report.warnings[0].starts_with(&expected), "{:?}", report.warnings);
 }
 
 #[tokio::test]

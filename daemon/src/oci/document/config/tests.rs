@@ -37,6 +37,57 @@ fn a_config_is_read_whole() {
     );
 }
 
+#[test]
+fn a_config_that_containerd_cannot_read_is_none() {
+    let whole = json!({
+        "created": "2024-01-01T00:00:00.5Z",
+        "author": "me",
+        "config": {
+            "ExposedPorts": { "80/tcp": {}, "81/tcp": null, "82/tcp": { "a": 1 } },
+            "Env": ["A=b", null],
+            "Entrypoint": ["/a"],
+            "Cmd": [],
+            "Volumes": { "/data": {} },
+            "WorkingDir": "/",
+            "Labels": { "a": "b", "c": null },
+            "StopSignal": "SIGTERM",
+            "ArgsEscaped": true,
+            "Healthcheck": "anything"
+        },
+        "rootfs": {},
+        "history": [
+            null,
+            { "created": "2024-01-01T00:00:00Z", "created_by": "a", "author": "b", "comment": "c", "empty_layer": true }
+        ]
+    });
+    assert!(config(&whole).is_ok(), "{:?}", config(&whole));
+    for (at, wrong) in [
+        ("/created", json!("garbage")),
+        ("/created", json!(0)),
+        ("/author", json!([])),
+        ("/config/ExposedPorts", json!(["80/tcp"])),
+        ("/config/ExposedPorts/80~1tcp", json!("")),
+        ("/config/Env", json!({ "A": "b" })),
+        ("/config/Env/0", json!(1)),
+        ("/config/Entrypoint", json!("/a")),
+        ("/config/Cmd", json!("/a")),
+        ("/config/Volumes/~1data", json!([])),
+        ("/config/WorkingDir", json!(1)),
+        ("/config/Labels/a", json!(1)),
+        ("/config/StopSignal", json!(15)),
+        ("/config/ArgsEscaped", json!("true")),
+        ("/history", json!("zz")),
+        ("/history/0", json!("zz")),
+        ("/history/1/created", json!("")),
+        ("/history/1/empty_layer", json!(1)),
+    ] {
+        let mut value = whole.clone();
+        *value.pointer_mut(at).unwrap() = wrong;
+        let text = refusal(config(&value));
+        assert!(text.starts_with("document is not valid: wrong value, expected "), "{at}: {text}");
+    }
+}
+
 /// Fault 80.
 #[test]
 fn a_config_with_null_or_missing_fields_is_read_as_empty() {
