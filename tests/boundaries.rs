@@ -17,7 +17,7 @@ const HOUSES: &[(&str, &[&str])] = &[
     ("pull", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack"]),
     ("images", &["cause", "oci", "containerd", "node"]),
     ("cri", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack", "pull", "images"]),
-    ("fuzz", &["oci", "registry", "cri"]),
+    ("fuzz", &["oci", "registry", "unpack", "cri"]),
     ("config", &["cri", "pull"]),
     ("telemetry", &["config"]),
     (
@@ -34,6 +34,9 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("tonic_health", &["cri"]),
     ("drayd_proto", &["containerd", "cri"]),
     ("reqwest", &["registry"]),
+    ("flate2", &["unpack"]),
+    ("zstd", &["unpack"]),
+    ("rustix", &["unpack"]),
     ("rustls", &["registry"]),
     ("hyper", &["cri"]),
     ("hyper_util", &["containerd", "cri"]),

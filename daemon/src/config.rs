@@ -302,12 +302,13 @@ impl Default for Unpack {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// For each layer the fastest engine that can write it. In this version that is always `differ`.
+    /// For each layer the fastest engine that is proved to write it right. In this version that is always `differ`.
     #[default]
     Auto,
     /// The diff service of containerd, which can write every layer.
     Differ,
-    /// drayd itself. Not available in this version: drayd warns and works as with `auto`.
+    /// drayd itself, in one pass over the layer, for tar layers on `bind` and `overlay` mounts whose directories drayd can
+    /// write into, as those of `overlayfs` and `native`. What it cannot write goes to the differ, and the log says why.
     Direct,
 }
 
@@ -401,12 +402,6 @@ pub fn warnings(config: &Config) -> Vec<String> {
     }
     if config.metrics.address.is_some() {
         warnings.push("`address` in [metrics] is reserved: this version does not serve metrics".into());
-    }
-    if config.unpack.engine == Engine::Direct {
-        warnings.push(
-            "`engine` in [unpack]: \"direct\" is not available in this version, layers are unpacked as with \"auto\""
-                .into(),
-        );
     }
     warnings
 }

@@ -17,6 +17,7 @@ use crate::node::snapshotter::UnknownHandler;
 use crate::node::{self, Node};
 use crate::pull::{self, Puller};
 use crate::registry::{self, Registry};
+use crate::unpack::Engine;
 
 /// How long calls in progress may take to end after SIGTERM: below systemd's own 90 s, after which it kills.
 const DRAIN: Duration = Duration::from_secs(60);
@@ -123,6 +124,10 @@ fn puller(
         always_verify_credentials: config.pull.always_verify_credentials,
         lease_lifetime: config.pull.lease_lifetime.0,
         guest_pull,
+        engine: match config.unpack.engine {
+            config::Engine::Auto | config::Engine::Differ => Engine::Differ,
+            config::Engine::Direct => Engine::Direct,
+        },
     };
     Ok(Puller::new(settings, containerd.clone(), node.clone(), fetcher))
 }

@@ -4,6 +4,7 @@
 pub use crate::cri::fuzz::connection;
 use crate::oci::{Config, Document, Reference};
 pub use crate::registry::fuzz::{challenge, content_range, credentials, hosts_toml, retry_after};
+pub use crate::unpack::fuzz::archive;
 
 /// An image's name: what is shown of it reads as the same.
 pub fn reference(input: &[u8]) {
@@ -174,5 +175,19 @@ mod tests {
             assert!(seed.starts_with(b"PRI "), "a filter that is off has nothing to break");
         }
         run(connection, &seeds);
+    }
+    /// Every kind of entry in each format that is written today, and every form of sparse files, by GNU tar.
+    #[test]
+    fn no_tar_breaks_its_reader() {
+        let seeds: [&[u8]; 7] = [
+            include_bytes!("../../tests/fuzz/seeds/archive/ustar"),
+            include_bytes!("../../tests/fuzz/seeds/archive/pax"),
+            include_bytes!("../../tests/fuzz/seeds/archive/gnu"),
+            include_bytes!("../../tests/fuzz/seeds/archive/sparse-gnu"),
+            include_bytes!("../../tests/fuzz/seeds/archive/sparse-pax-0.0"),
+            include_bytes!("../../tests/fuzz/seeds/archive/sparse-pax-0.1"),
+            include_bytes!("../../tests/fuzz/seeds/archive/sparse-pax-1.0"),
+        ];
+        run(archive, &seeds);
     }
 }

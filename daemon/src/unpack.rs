@@ -3,8 +3,13 @@
 //! proved.
 
 mod clear;
+pub mod decompress;
+pub mod direct;
+pub mod fuzz;
 mod prefetch;
 mod snapshot_key;
+pub mod tar;
+pub mod tree;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,11 +22,21 @@ use crate::containerd::{self, Containerd, Kind, Mount, Snapshotter, labels};
 use crate::fetch::{self, Fetched, Fetcher, Meter, Source, Turns};
 use crate::oci::{ChainId, Descriptor, DiffId};
 use clear::Clearance;
+use direct::{Failure, Place, Unfit};
 use prefetch::Prefetch;
 use snapshot_key::SnapshotKeys;
 
 /// How often a prepare may answer "exists" while the snapshot cannot be found (containerd's own bound).
 const PREPARE_ATTEMPTS: u32 = 3;
+
+/// Who writes the files of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// containerd's diff service.
+    Differ,
+    /// drayd itself, wherever it can; else containerd's diff service.
+    Direct,
+}
 
 /// One layer, ready to be unpacked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +58,7 @@ pub struct Layer {
 pub enum LayerOutcome {
     /// The snapshotter had it, or took it over.
     Exists,
-    /// Its blob was applied by containerd's differ.
+    /// Its blob was unpacked.
     Applied(Fetched),
 }
 
@@ -62,6 +77,16 @@ pub enum Error {
         snapshotter: Snapshotter,
         /// What containerd said.
         source: containerd::Error,
+    },
+    /// drayd could not write its files.
+    #[error("layer {layer} into {snapshotter}")]
+    Direct {
+        /// Digest of the layer's blob.
+        layer: String,
+        /// The snapshotter.
+        snapshotter: Snapshotter,
+        /// What failed.
+        source: direct::Error,
     },
     /// The unpacked bytes are not those that the image config promises.
     #[error("layer {layer} unpacks to {actual}, but the image config says {stated}: the image is broken")]
@@ -123,6 +148,8 @@ pub struct Unpacker {
     clearances: TaskTracker,
     /// Snapshotters that leave all layers to the guest.
     guest_pull: BTreeSet<Snapshotter>,
+    /// By the configuration.
+    engine: Engine,
 }
 
 /// What all layers of one pull share.
@@ -139,14 +166,15 @@ pub struct Context {
 }
 
 impl Unpacker {
-    /// An unpacker that gets its blobs from `fetcher`. On the snapshotters of `guest_pull` it unpacks nothing.
-    pub fn new(fetcher: Arc<Fetcher>, guest_pull: BTreeSet<Snapshotter>) -> Self {
+    /// An unpacker that gets its blobs from `fetcher` and has `engine` write their files. On the snapshotters of `guest_pull` it unpacks nothing.
+    pub fn new(fetcher: Arc<Fetcher>, guest_pull: BTreeSet<Snapshotter>, engine: Engine) -> Self {
         Self {
             fetcher,
             turns: Turns::default(),
             keys: SnapshotKeys::default(),
             clearances: TaskTracker::new(),
             guest_pull,
+            engine,
         }
     }
 
@@ -214,6 +242,7 @@ impl Error {
     fn may_lie_in_the_store(&self) -> bool {
         match self {
             Self::DiffId { .. } => true,
+            Self::Direct { source, .. } => !source.is_full_disk(),
             Self::Containerd { source, .. } => matches!(source.kind(), Kind::Failed | Kind::NotFound),
             Self::Fetch(_) | Self::Vanished { .. } | Self::OnTheHost { .. } | Self::NotGuestPull { .. } => {
                 false
@@ -228,6 +257,7 @@ impl Error {
                 source.is_away()
             }
             Self::Fetch(_)
+            | Self::Direct { .. }
             | Self::DiffId { .. }
             | Self::Vanished { .. }
             | Self::OnTheHost { .. }
@@ -262,6 +292,7 @@ struct Step<'a> {
     guest_pull: bool,
     layer: &'a Layer,
     keys: &'a SnapshotKeys,
+    engine: Engine,
     clearances: &'a TaskTracker,
     snapshots: Snapshots,
 }
@@ -275,8 +306,8 @@ impl<'a> Step<'a> {
     ) -> Self {
         let snapshots = context.containerd.snapshots(&snapshotter.name);
         let guest_pull = unpacker.guest_pull.contains(&snapshotter.name);
-        let (keys, clearances) = (&unpacker.keys, &unpacker.clearances);
-        Self { context, snapshotter, guest_pull, layer, keys, clearances, snapshots }
+        let Unpacker { keys, clearances, engine, .. } = unpacker;
+        Self { context, snapshotter, guest_pull, layer, keys, engine: *engine, clearances, snapshots }
     }
 
     /// Asks the snapshotter for the layer. Always a prepare, never a stat alone: a remote snapshotter takes a layer over
@@ -343,10 +374,10 @@ impl<'a> Step<'a> {
     /// Fills the active snapshot and commits it; removes it if that fails.
     async fn fill(
         &self,
-        active: Active,
+        mut active: Active,
         fetched: impl Future<Output = Fetched>,
     ) -> Result<LayerOutcome, Error> {
-        let filled = self.apply_and_commit(&active, fetched).await;
+        let filled = self.apply_and_commit(&mut active, fetched).await;
         if filled.as_ref().is_err_and(|error| !error.containerd_is_away()) {
             self.abandon(&active.key).await;
         }
@@ -371,13 +402,12 @@ impl<'a> Step<'a> {
 
     async fn apply_and_commit(
         &self,
-        active: &Active,
+        active: &mut Active,
         fetched: impl Future<Output = Fetched>,
     ) -> Result<Fetched, Error> {
         let fetched = fetched.await;
         let containerd = &self.context.containerd;
-        let applied = containerd.apply(&self.layer.blob, active.mounts.clone()).await;
-        let actual = applied.map_err(|source| self.failed(source))?;
+        let Some(actual) = self.apply(active).await? else { return Ok(fetched) };
         if actual != self.layer.diff_id {
             let (layer, stated) = (self.layer.blob.digest.to_string(), self.layer.diff_id.clone());
             return Err(Error::DiffId { layer, stated, actual });
@@ -392,6 +422,45 @@ impl<'a> Step<'a> {
         let labelled = containerd.label_blob(&self.layer.blob.digest, HashMap::from([uncompressed])).await;
         labelled.map_err(|source| self.failed(source))?;
         Ok(fetched)
+    }
+
+    /// Writes the layer's files; the digest of what was written. `None` if somebody else has committed the layer
+    /// meanwhile.
+    async fn apply(&self, active: &mut Active) -> Result<Option<DiffId>, Error> {
+        if self.engine == Engine::Direct {
+            let reason = match self.write(active).await? {
+                Ok(diff_id) => return Ok(Some(diff_id)),
+                Err(reason) => reason,
+            };
+            let digest = &self.layer.blob.digest;
+            tracing::info!(%digest, "a layer is left to containerd's differ: {reason}");
+            if let Unfit::Rights(_) = reason {
+                // Something may have been written before it failed.
+                self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
+                let Some(fresh) = self.prepare_anew().await? else { return Ok(None) };
+                *active = fresh;
+            }
+        }
+        let applied = self.context.containerd.apply(&self.layer.blob, active.mounts.clone()).await;
+        applied.map(Some).map_err(|source| self.failed(source))
+    }
+
+    /// By the direct engine, unless it cannot.
+    async fn write(&self, active: &Active) -> Result<Result<DiffId, Unfit>, Error> {
+        let place = match Place::of(&self.layer.blob, &active.mounts) {
+            Ok(place) => place,
+            Err(unfit) => return Ok(Err(unfit)),
+        };
+        match direct::write(&self.context.containerd, &self.layer.blob, place).await {
+            Ok(diff_id) => Ok(Ok(diff_id)),
+            Err(Failure::Unfit(unfit)) => Ok(Err(unfit)),
+            Err(Failure::Containerd(source)) => Err(self.failed(source)),
+            Err(Failure::Layer(source)) => {
+                let (layer, snapshotter) =
+                    (self.layer.blob.digest.to_string(), self.snapshotter.name.clone());
+                Err(Error::Direct { layer, snapshotter, source })
+            }
+        }
     }
 
     /// Somebody else committed the same chain meanwhile: theirs is as good, ours goes. It is prepared once more, which

@@ -1,7 +1,9 @@
 //! The test images: small, the same on every machine, and known by digest. Built once into the cache, under a key of
 //! the recipes' own source text, so that changing a recipe builds anew.
 
+mod hostile;
 mod nasty;
+mod random;
 mod recipes;
 
 use std::fs;
@@ -14,10 +16,15 @@ use serde_json::{Value, json};
 use crate::layer::{Compression, digest};
 use crate::{peers, push};
 
-const SOURCES: [&str; 4] = [
+pub use hostile::{hostile, mislabelled, wrapped_owner};
+pub use random::random;
+
+const SOURCES: [&str; 6] = [
     include_str!("images.rs"),
     include_str!("images/recipes.rs"),
+    include_str!("images/hostile.rs"),
     include_str!("images/nasty.rs"),
+    include_str!("images/random.rs"),
     include_str!("layer.rs"),
 ];
 
@@ -239,8 +246,13 @@ impl Draft {
     }
 
     fn add(&mut self, tar: Vec<u8>, compression: Compression) -> Result<()> {
+        self.add_labelled(tar, compression, compression)
+    }
+
+    /// A layer whose media type may tell of another compression than it has.
+    fn add_labelled(&mut self, tar: Vec<u8>, compression: Compression, label: Compression) -> Result<()> {
         let docker = self.manifest_type.contains("docker");
-        let media_type = match compression {
+        let media_type = match label {
             Compression::Plain if docker => "application/vnd.docker.image.rootfs.diff.tar",
             Compression::Gzip if docker => "application/vnd.docker.image.rootfs.diff.tar.gzip",
             Compression::Plain => "application/vnd.oci.image.layer.v1.tar",

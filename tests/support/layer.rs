@@ -43,6 +43,11 @@ impl Meta {
         self
     }
 
+    /// Whether a change of owner takes something away: setuid and setgid bits.
+    pub(crate) fn is_special(&self) -> bool {
+        self.mode & 0o6000 != 0
+    }
+
     /// Carries an extended attribute.
     #[must_use]
     pub fn xattr(mut self, name: &str, value: &[u8]) -> Self {
@@ -96,6 +101,11 @@ impl LayerTar {
     /// A named pipe.
     pub fn fifo(&mut self, path: &str, meta: &Meta) -> Result<()> {
         self.entry(path, EntryType::Fifo, meta, None, (0, 0), &[])
+    }
+
+    /// An entry with this type flag, which may be none that a layer has.
+    pub fn other(&mut self, kind: u8, path: &str, content: &[u8]) -> Result<()> {
+        self.entry(path, EntryType::new(kind), &Meta::mode(0o644), None, (0, 0), content)
     }
 
     /// Says that `path` of the layers below is gone.

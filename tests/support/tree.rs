@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ pub struct Tree {
 /// All that is compared of one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// `file`, `directory`, `symlink`, `character`, `block`, `fifo` or `socket`.
+    /// `file`, `directory`, `symlink`, `character`, `block`, `fifo`, `socket` or `removal`.
     pub kind: &'static str,
     /// Permission bits with setuid, setgid and sticky.
     pub mode: u32,
@@ -113,7 +114,10 @@ impl Tree {
 
 impl Entry {
     fn read(path: &Path) -> Result<Self> {
-        let metadata = fs::symlink_metadata(path)?;
+        let metadata = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::listed_only()),
+            metadata => metadata?,
+        };
         let kind = kind(&metadata);
         Ok(Self {
             kind,
@@ -129,6 +133,20 @@ impl Entry {
                 _ => String::new(),
             },
         })
+    }
+
+    /// A removal in a directory that no lower layer has: the overlay filesystem lists it and has no such file.
+    fn listed_only() -> Self {
+        Self {
+            kind: "removal",
+            mode: 0,
+            owner: (0, 0),
+            mtime: (0, 0),
+            links: 0,
+            device: 0,
+            xattrs: BTreeMap::new(),
+            content: String::new(),
+        }
     }
 
     fn shown(&self) -> String {

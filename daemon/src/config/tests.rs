@@ -236,11 +236,10 @@ fn what_has_no_effect_is_warned_of() {
     assert!(short.len() == 1 && short[0].contains("below 4h4m:"), "{short:?}");
     assert!(reference::tables().contains("below `4h4m` it may expire"), "the reference tells another time");
     assert!(warnings(&parse("[pull]\nlease_lifetime = \"4h4m\"").unwrap()).is_empty());
-    let text =
-        "[api]\nsocket = \"/run/a\"\n[metrics]\naddress = \"127.0.0.1:1\"\n[unpack]\nengine = \"direct\"";
+    let text = "[api]\nsocket = \"/run/a\"\n[metrics]\naddress = \"127.0.0.1:1\"";
     let warnings = warnings(&parse(text).unwrap());
-    assert_eq!(warnings.len(), 3);
-    for (warning, key) in warnings.iter().zip(["[api]", "[metrics]", "[unpack]"]) {
+    assert_eq!(warnings.len(), 2);
+    for (warning, key) in warnings.iter().zip(["[api]", "[metrics]"]) {
         assert!(warning.contains(key), "{warning}");
     }
 }

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use containerd_client::services::v1::content_client::ContentClient;
 use containerd_client::services::v1::{
-    DeleteContentRequest, Info, InfoRequest, ListContentRequest, ReadContentRequest, UpdateRequest,
+    DeleteContentRequest, Info, InfoRequest, ListContentRequest, ReadContentRequest, ReadContentResponse,
+    UpdateRequest,
 };
 use containerd_client::types::Descriptor as WireDescriptor;
 use prost_types::FieldMask;
+use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::snapshots::Usage;
@@ -30,6 +32,27 @@ pub struct BlobInfo {
     pub labels: HashMap<String, String>,
 }
 
+/// A blob that is being read.
+#[derive(Debug)]
+pub struct BlobParts {
+    stream: Streaming<ReadContentResponse>,
+    /// For messages.
+    digest: Digest,
+}
+
+impl BlobParts {
+    /// The next part, of 1 MiB at most; `None` at the end of the blob.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        let Ok(answer) = tokio::time::timeout(METADATA_DEADLINE, self.stream.message()).await else {
+            return Err(Error::late(OPEN, self.digest.as_str(), METADATA_DEADLINE));
+        };
+        let part = answer.map_err(|status| Error::new(OPEN, self.digest.as_str(), &status))?;
+        Ok(part.map(|part| part.data))
+    }
+}
+
+/// What reading a blob is called in errors.
+const OPEN: &str = "read blob";
 /// Bytes per second that any disk reads, however busy it is.
 const SLOWEST_READ: u64 = 20_000_000;
 
@@ -104,6 +127,17 @@ impl Containerd {
         // The deadline of the call itself ends with the first part of its answer.
         let read = tokio::time::timeout(METADATA_DEADLINE, reading).await;
         read.unwrap_or_else(|_| Err(Error::late(OPERATION, digest.as_str(), METADATA_DEADLINE)))
+    }
+
+    /// Opens a blob of any length for reading, part by part.
+    pub async fn open_blob(&self, digest: &Digest) -> Result<BlobParts, Error> {
+        let message = ReadContentRequest { digest: digest.to_string(), offset: 0, size: 0 };
+        let mut client = self.content_client();
+        let read = client.read(self.stream_request(message));
+        let answer = tokio::time::timeout(METADATA_DEADLINE, read).await;
+        let answer = answer.map_err(|_| Error::late(OPEN, digest.as_str(), METADATA_DEADLINE))?;
+        let stream = answer.map_err(|status| Error::new(OPEN, digest.as_str(), &status))?.into_inner();
+        Ok(BlobParts { stream, digest: digest.clone() })
     }
 
     /// Whether the store still has the bytes that the digest names: a disk that lost power or a file may have others, or

@@ -94,6 +94,11 @@ fn pull_code(error: &PullError) -> Code {
         }
         PullError::Unpack(unpack::Error::Containerd { source, .. })
         | PullError::Containerd { source, .. } => containerd_code(source),
+        PullError::Unpack(unpack::Error::Direct { source, .. }) if source.is_full_disk() => {
+            Code::ResourceExhausted
+        }
+        // As with containerd, which gives a layer that its differ refuses no code of its own.
+        PullError::Unpack(unpack::Error::Direct { .. }) => Code::Unknown,
         PullError::Unpack(unpack::Error::DiffId { .. }) => Code::DataLoss,
     }
 }
@@ -166,6 +171,7 @@ mod tests {
     use crate::oci::digest::DigestError;
     use crate::oci::{DiffId, Digest, DocumentError, NoPlatform};
     use crate::pull::plan::PlanError;
+    use crate::unpack::tree;
 
     /// Fault 156, disk full among others.
     #[test]
@@ -181,6 +187,11 @@ mod tests {
             layer: "x".into(),
             stated: DiffId(digest()),
             actual: DiffId(Digest::of(b"y")),
+        };
+        let direct = |kind: std::io::ErrorKind| {
+            let (layer, snapshotter) = ("x".into(), "overlayfs".parse().expect("a name"));
+            let step = tree::Error::Step { step: "write", path: "x".into(), source: kind.into() };
+            PullError::Unpack(unpack::Error::Direct { layer, snapshotter, source: step.into() })
         };
         let schema1 = PullError::Malformed {
             what: "manifest",
@@ -204,6 +215,9 @@ mod tests {
             (PullError::Artifact { digest: digest(), artifact_type: "x".into() }, Code::FailedPrecondition),
             (PullError::Plan(PlanError::Counts { layers: 1, diff_ids: 2 }), Code::FailedPrecondition),
             (PullError::Unpack(diff_id), Code::DataLoss),
+            (direct(std::io::ErrorKind::StorageFull), Code::ResourceExhausted),
+            (direct(std::io::ErrorKind::QuotaExceeded), Code::ResourceExhausted),
+            (direct(std::io::ErrorKind::NotADirectory), Code::Unknown),
             (unpack(Status::unknown("mkdir: no space left on device")), Code::ResourceExhausted),
             (unpack(Status::unavailable("connection refused")), Code::Unavailable),
             (unpack(Status::unknown("boom")), Code::Unknown),

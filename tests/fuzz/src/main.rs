@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 8] = [
+const TARGETS: [(&str, Target); 9] = [
     ("reference", fuzz::reference),
     ("challenge", fuzz::challenge),
     ("hosts_toml", fuzz::hosts_toml),
@@ -20,6 +20,7 @@ const TARGETS: [(&str, Target); 8] = [
     ("content_range", fuzz::content_range),
     ("connection", fuzz::connection),
     ("retry_after", fuzz::retry_after),
+    ("archive", fuzz::archive),
 ];
 
 fuzz_target!(|input: &[u8]| {

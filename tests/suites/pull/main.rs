@@ -4,6 +4,7 @@ mod again;
 mod cases;
 mod collection;
 mod crash;
+mod direct;
 mod handler;
 mod listing;
 mod pods;
@@ -31,6 +32,7 @@ fn main() -> Result<ExitCode> {
         records::add(&mut suite, release);
         listing::add(&mut suite, release);
         crash::add(&mut suite, release);
+        direct::add(&mut suite, release);
     }
     Ok(suite.run())
 }

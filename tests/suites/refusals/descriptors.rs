@@ -281,8 +281,16 @@ async fn foreign(bed: Arc<Bed>) -> Result<()> {
     stage.left_nothing().await
 }
 
+/// With either engine: the direct one leaves such a layer to the differ.
 async fn encrypted(bed: Arc<Bed>) -> Result<()> {
-    let stage = Stage::set(bed, "encrypted").await?;
+    for engine in ["differ", "direct"] {
+        encrypted_with(Arc::clone(&bed), engine).await.with_context(|| engine.to_owned())?;
+    }
+    Ok(())
+}
+
+async fn encrypted_with(bed: Arc<Bed>, engine: &str) -> Result<()> {
+    let stage = Stage::with(bed, "encrypted", &format!("[unpack]\nengine = \"{engine}\"\n"), |_| {}).await?;
     let layer_type = "application/vnd.oci.image.layer.v1.tar";
     for (name, compression, suffix) in [
         ("plain", Compression::Plain, "+encrypted"),

@@ -1,0 +1,483 @@
+//! Writes the entries of a layer's tar as files, as root and below one directory that nothing gets out of. The outcome
+//! is the tree that containerd's differ makes of the same tar: its order of steps, its rules for what replaces what,
+//! its refusals. Where it differs on purpose, the code says so.
+
+mod attributes;
+mod lower;
+mod name;
+mod root;
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, SeekFrom, XattrFlags, fsetxattr, ftruncate, linkat, makedev, mkdirat,
+    mknodat, openat, seek, symlinkat,
+};
+use rustix::io::Errno;
+
+use super::tar::{self, Archive, Entry, Kind, Segment};
+use crate::oci::excerpt::excerpt;
+use attributes::Attributes;
+use lower::Lower;
+use name::{Mark, joined};
+use root::Root;
+
+/// Longest path within the tree; containerd cannot write longer ones either, since the kernel takes none.
+const LONGEST_PATH: usize = 4095;
+/// What is read and written at once of a file's content.
+const PIECE: usize = 128 << 10;
+
+/// How the layer's removals are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removals {
+    /// By removing: the directory holds the files of all layers below.
+    Delete,
+    /// By what the overlay filesystem knows them by: devices with the number 0:0, and an attribute of opaque directories.
+    Overlay {
+        /// Whether that attribute is `user.overlay.opaque`, as on mounts with `userxattr`; else `trusted.overlay.opaque`.
+        user_attributes: bool,
+    },
+}
+
+/// Why an entry is not written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The tar cannot be read.
+    #[error(transparent)]
+    Archive(#[from] tar::Error),
+    /// A directory that the snapshotter named cannot be opened.
+    #[error("cannot open {path}")]
+    Open {
+        /// The directory.
+        path: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The system refused a step.
+    #[error("cannot {step} `{path}`")]
+    Step {
+        /// As "create".
+        step: &'static str,
+        /// The entry.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An entry must not be written.
+    #[error("entry `{path}` is refused: {reason}")]
+    Refused {
+        /// The entry.
+        path: String,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+impl Error {
+    fn step(step: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> Self {
+        let path = shown(path);
+        move |errno| Self::Step { step, path, source: errno.into() }
+    }
+
+    fn refused(path: &[u8], reason: &'static str) -> Self {
+        Self::Refused { path: shown(path), reason }
+    }
+
+    /// Whether this process lacks what containerd may have: the directory itself, or the right to write there. Nothing
+    /// is wrong with the layer then.
+    pub(super) fn is_want_of_rights(&self) -> bool {
+        let denied = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem];
+        match self {
+            Self::Open { .. } => true,
+            Self::Step { source, .. } => denied.contains(&source.kind()),
+            Self::Archive(_) | Self::Refused { .. } => false,
+        }
+    }
+
+    /// Whether the disk, or what may be used of it, is full.
+    pub fn is_full_disk(&self) -> bool {
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        matches!(self, Self::Step { source, .. } if full.contains(&source.kind()))
+    }
+}
+
+fn shown(path: &[u8]) -> String {
+    excerpt(&String::from_utf8_lossy(path))
+}
+
+/// The writer of one layer.
+#[derive(Debug)]
+pub struct Tree {
+    root: Root,
+    removals: Removals,
+    /// The layers below, the highest first: what directories that the tar only implies are made after.
+    lowers: Vec<Lower>,
+    /// The directory of the last entry; most entries share it with the one before.
+    recent: Option<Recent>,
+    /// Directories with the times that they get when nothing is put into them any more.
+    dated: Vec<(Vec<u8>, Attributes)>,
+    /// Paths of entries, for opaque directories where removals are deletions: what this layer has put there stays.
+    written: HashSet<Vec<u8>>,
+    /// Paths that this layer has removed and not made again.
+    removed: HashSet<Vec<u8>>,
+    /// For content.
+    piece: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Recent {
+    /// As the tar has it.
+    written: Vec<u8>,
+    /// Where that leads.
+    path: Vec<u8>,
+    directory: OwnedFd,
+}
+
+impl Tree {
+    /// A writer into the directory `root`. `lowers` are the directories of the layers below, the highest first.
+    pub fn new(root: &Path, removals: Removals, lowers: &[PathBuf]) -> Result<Self, Error> {
+        let unopened = |path: &Path| {
+            let path = shown(path.as_os_str().as_bytes());
+            move |errno: Errno| Error::Open { path, source: errno.into() }
+        };
+        let lower = |path: &PathBuf| Lower::new(path.clone()).map_err(unopened(path));
+        Ok(Self {
+            root: Root::open(root).map_err(unopened(root))?,
+            removals,
+            lowers: lowers.iter().map(lower).collect::<Result<_, _>>()?,
+            recent: None,
+            dated: Vec::new(),
+            written: HashSet::new(),
+            removed: HashSet::new(),
+            piece: vec![0; PIECE],
+        })
+    }
+
+    /// Writes one entry, with its content from `archive`.
+    pub fn write<R: Read>(&mut self, entry: &Entry, archive: &mut Archive<R>) -> Result<(), Error> {
+        let path = name::clean(&entry.path);
+        let (parent, base) = name::split(&path);
+        // Whatever leads to the root itself is not for this layer to say.
+        if matches!(base, b"" | b"." | b"..") {
+            return Ok(());
+        }
+        let mark =
+            Mark::of(base).ok_or_else(|| Error::refused(&entry.path, "it removes its own directory"))?;
+        let Some(recent) = self.directory(parent, mark != Mark::None)? else { return Ok(()) };
+        let path = joined(&recent.path, base);
+        if path.len() > LONGEST_PATH {
+            return Err(Error::refused(&entry.path, "its path is longer than 4095 bytes"));
+        }
+        let result = match mark {
+            Mark::Opaque => self.make_opaque(&recent),
+            Mark::Removes(name) => self.remove(&recent, name, entry),
+            Mark::None => self.create(&recent, base, path, entry, archive),
+        };
+        // Something that was removed may have been on the way to this very directory.
+        if result? {
+            self.recent = Some(recent);
+        }
+        Ok(())
+    }
+
+    /// Gives directories their times.
+    pub fn finish(self) -> Result<(), Error> {
+        for (path, attributes) in &self.dated {
+            let failed = Error::step("set the times of", path);
+            let resolved = self.root.resolve(path).map_err(Error::step("find", path))?;
+            let (parent, base) = name::split(&resolved);
+            let directory = self.root.directory(parent).map_err(Error::step("find", path))?;
+            attributes.set_times_at(directory.as_fd(), base).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// The directory that an entry goes into, made if it is missing. `None` for a removal from what this layer has
+    /// removed as a whole: there containerd fails, or makes an empty directory, where nothing is to be done.
+    fn directory(&mut self, written: &[u8], removal: bool) -> Result<Option<Recent>, Error> {
+        if let Some(recent) = self.recent.take_if(|recent| recent.written == written) {
+            return Ok(Some(recent));
+        }
+        self.recent = None;
+        let path = self.root.resolve(written).map_err(Error::step("find", written))?;
+        let recent = |path, directory| Ok(Some(Recent { written: written.to_vec(), path, directory }));
+        let missing = match self.root.directory(&path) {
+            Ok(directory) => return recent(path, directory),
+            Err(errno) => errno,
+        };
+        if removal && name::prefixes(&path).any(|prefix| self.removed.contains(prefix)) {
+            return Ok(None);
+        }
+        if missing != Errno::NOENT {
+            return Err(Error::step("find the directory", written)(missing));
+        }
+        if path.len() > LONGEST_PATH {
+            return Err(Error::refused(written, "its path is longer than 4095 bytes"));
+        }
+        for prefix in name::prefixes(&path) {
+            self.imply(prefix).map_err(Error::step("create the directory", prefix))?;
+            self.removed.remove(prefix);
+        }
+        let directory = self.root.directory(&path).map_err(Error::step("find the directory", written))?;
+        recent(path, directory)
+    }
+
+    /// Makes a directory that has no entry of its own yet, like the one that it hides.
+    fn imply(&self, path: &[u8]) -> Result<(), Errno> {
+        let (parent, base) = name::split(path);
+        let above = self.root.directory(parent)?;
+        match mkdirat(&above, base, Mode::from_raw_mode(0o755)) {
+            Err(Errno::EXIST) => return Ok(()),
+            made => made?,
+        }
+        let made = self.root.directory(path)?;
+        rustix::fs::fchmod(&made, Mode::from_raw_mode(0o755))?;
+        for lower in &self.lowers {
+            match lower.directory(path)? {
+                lower::Found::Nothing => {}
+                lower::Found::Other => break,
+                lower::Found::Directory(hidden) => return attributes::copy(hidden.as_fd(), made.as_fd()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks the entry's directory as one that hides what lies below it. All three actions say whether the directory is
+    /// still where it was.
+    fn make_opaque(&mut self, recent: &Recent) -> Result<bool, Error> {
+        match self.removals {
+            Removals::Overlay { user_attributes } => {
+                let name = if user_attributes { "user.overlay.opaque" } else { "trusted.overlay.opaque" };
+                fsetxattr(&recent.directory, name, b"y", XattrFlags::empty())
+                    .map_err(Error::step("make opaque", &recent.path))?;
+                Ok(true)
+            }
+            Removals::Delete => {
+                let kept = |path: &[u8]| self.written.contains(path);
+                self.root.empty(&recent.path, &kept).map_err(Error::step("empty", &recent.path))?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Removes `name` from what lies below. Files that this layer has put there before go, too, in either way; on an
+    /// overlay containerd fails over them.
+    fn remove(&mut self, recent: &Recent, name: &[u8], entry: &Entry) -> Result<bool, Error> {
+        let path = joined(&recent.path, name);
+        self.removed.insert(path.clone());
+        let failed = |step| Error::step(step, &path);
+        if self.removals == Removals::Delete {
+            self.root.remove(&path).map_err(failed("remove"))?;
+            return Ok(false);
+        }
+        let (uid, gid) = owner(entry)?;
+        let device =
+            || mknodat(&recent.directory, name, FileType::CharacterDevice, Mode::empty(), makedev(0, 0));
+        let replaced = match device() {
+            Err(Errno::EXIST) => {
+                self.root.remove(&path).map_err(failed("replace"))?;
+                device().map_err(failed("remove"))?;
+                true
+            }
+            made => made.map(|()| false).map_err(failed("remove"))?,
+        };
+        attributes::set_owner_at(recent.directory.as_fd(), name, (uid, gid))
+            .map_err(failed("set the owner of"))?;
+        Ok(!replaced)
+    }
+
+    fn create<R: Read>(
+        &mut self,
+        recent: &Recent,
+        base: &[u8],
+        path: Vec<u8>,
+        entry: &Entry,
+        archive: &mut Archive<R>,
+    ) -> Result<bool, Error> {
+        let attributes = Attributes::of(entry, owner(entry)?, self.hides_overlay_attributes());
+        let mut made = self.make(recent, base, entry);
+        if entry.kind == Kind::HardLink && made.as_ref().is_err_and(|error| *error == Errno::NOENT) {
+            self.bring_up(&entry.link)
+                .map_err(Error::step("copy the file that is linked to by", &entry.path))?;
+            made = self.make(recent, base, entry);
+        }
+        let mut replaced = false;
+        if made.as_ref().is_err_and(|error| *error == Errno::EXIST)
+            && !(entry.kind == Kind::Directory && self.root.directory(&path).is_ok())
+        {
+            replaced = true;
+            self.root.remove(&path).map_err(Error::step("replace", &entry.path))?;
+            made = self.make(recent, base, entry);
+        }
+        let failed = |step| Error::step(step, &entry.path);
+        match (entry.kind, made) {
+            // It is only marked as seen, and it has removed what was there.
+            (Kind::Global, _) => {
+                self.root.remove(&path).map_err(failed("replace"))?;
+                self.written.extend(self.keeps_paths().then_some(path));
+                return Ok(false);
+            }
+            (Kind::Unknown(_), _) => {
+                return Err(Error::refused(&entry.path, "its type is none that a layer may have"));
+            }
+            (Kind::Directory, Ok(_) | Err(Errno::EXIST)) => {
+                let directory = self.root.directory(&path).map_err(failed("find"))?;
+                attributes.set_on(directory.as_fd()).map_err(failed("set the attributes of"))?;
+                self.dated.push((name::clean(&entry.path), attributes));
+            }
+            (Kind::File, Ok(Some(file))) => {
+                self.fill(&file, entry, archive)?;
+                attributes.set_on(file.as_fd()).map_err(failed("set the attributes of"))?;
+            }
+            (_, Ok(_)) => {
+                let set = attributes.set_at(recent.directory.as_fd(), base);
+                set.map_err(failed("set the attributes of"))?;
+            }
+            (_, Err(errno)) => return Err(failed("create")(errno)),
+        }
+        self.removed.remove(&path);
+        self.written.extend(self.keeps_paths().then_some(path));
+        Ok(!replaced)
+    }
+
+    /// Copies the target of a hard link up from the layer that has it, as the overlay filesystem does where the two are
+    /// linked on a mount. containerd fails on such a layer here, and takes it where all files are in one directory.
+    /// Only files: whatever else there may be is left, and the link fails.
+    fn bring_up(&self, target: &[u8]) -> Result<(), Errno> {
+        let (parent, base) = name::split(target);
+        let path = joined(&self.root.resolve(parent)?, base);
+        if self.removed.contains(&path) {
+            return Ok(());
+        }
+        let mut hidden = match lower::look(&self.root, &path)? {
+            lower::Look::Absent { opaque } => opaque,
+            lower::Look::File(_) | lower::Look::Other => return Ok(()),
+        };
+        for lower in &self.lowers {
+            match lower.look(&path)? {
+                _ if hidden => return Ok(()),
+                lower::Look::Absent { opaque } => hidden = opaque,
+                lower::Look::Other => return Ok(()),
+                lower::Look::File(file) => {
+                    let (parent, base) = name::split(&path);
+                    name::prefixes(parent).try_for_each(|prefix| self.imply(prefix))?;
+                    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+                    let directory = self.root.directory(parent)?;
+                    let mode = Mode::from_raw_mode(0o600);
+                    let mut copy = File::from(openat(&directory, base, flags | OFlags::CLOEXEC, mode)?);
+                    let copied = io::copy(
+                        &mut File::from(file.try_clone().map_err(|error| errno(&error))?),
+                        &mut copy,
+                    );
+                    copied.map_err(|error| errno(&error))?;
+                    return attributes::copy(file.as_fd(), copy.as_fd());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates the entry's file if there is none of its name; a regular one is open then.
+    fn make(&self, recent: &Recent, base: &[u8], entry: &Entry) -> Result<Option<OwnedFd>, Errno> {
+        let directory = recent.directory.as_fd();
+        // Modes come last, whatever this process masks.
+        let mode = Mode::from_raw_mode(0o600);
+        let special = |kind, (major, minor)| mknodat(directory, base, kind, mode, makedev(major, minor));
+        match entry.kind {
+            Kind::File => {
+                let flags =
+                    OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                return openat(directory, base, flags, mode).map(Some);
+            }
+            Kind::Directory => mkdirat(directory, base, Mode::from_raw_mode(0o700))?,
+            Kind::Symlink => symlinkat(entry.link.as_slice(), directory, base)?,
+            Kind::HardLink => {
+                let (parent, name) = name::split(&entry.link);
+                let parent = self.root.resolve(parent)?;
+                // What stands there then is the mark of the removal.
+                if self.removed.contains(&joined(&parent, name)) {
+                    return Err(Errno::NOENT);
+                }
+                linkat(self.root.directory(&parent)?, name, directory, base, AtFlags::empty())?;
+            }
+            Kind::CharacterDevice => special(FileType::CharacterDevice, entry.device)?,
+            Kind::BlockDevice => special(FileType::BlockDevice, entry.device)?,
+            Kind::Fifo => special(FileType::Fifo, (0, 0))?,
+            Kind::Global | Kind::Unknown(_) => {}
+        }
+        Ok(None)
+    }
+
+    /// Writes the content; what the archive does not hold of it stays a hole.
+    fn fill<R: Read>(
+        &mut self,
+        file: &OwnedFd,
+        entry: &Entry,
+        archive: &mut Archive<R>,
+    ) -> Result<(), Error> {
+        let failed = |step| Error::step(step, &entry.path);
+        let mut end = 0;
+        for Segment { offset, length } in entry.segments.iter().copied() {
+            if offset != end {
+                seek(file, SeekFrom::Start(offset)).map_err(failed("write"))?;
+            }
+            end = offset + length;
+            let mut left = length;
+            while left > 0 {
+                let wanted = self.piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                let mut filled = 0;
+                while filled < wanted {
+                    match archive.read(&mut self.piece[filled..wanted])? {
+                        0 => return Err(Error::refused(&entry.path, "its content is shorter than its map")),
+                        read => filled += read,
+                    }
+                }
+                let mut rest = &self.piece[..wanted];
+                while !rest.is_empty() {
+                    match rustix::io::write(file, rest) {
+                        Ok(written) => rest = &rest[written..],
+                        Err(Errno::INTR) => {}
+                        Err(errno) => return Err(failed("write")(errno)),
+                    }
+                }
+                left -= wanted as u64;
+            }
+        }
+        if end < entry.size {
+            ftruncate(file, entry.size).map_err(failed("write"))?;
+        }
+        Ok(())
+    }
+
+    fn keeps_paths(&self) -> bool {
+        self.removals == Removals::Delete
+    }
+
+    /// Whether attributes that an archive may set would be commands to the overlay filesystem.
+    fn hides_overlay_attributes(&self) -> bool {
+        self.removals == Removals::Overlay { user_attributes: true }
+    }
+}
+
+/// The system's own number of an error; of one that is not the system's, that it failed.
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// Owner and group as the system has them: 32 bits, the highest of which means "leave it as it is". containerd up to
+/// 2.1 cuts larger ones, so that what belongs to nobody comes to belong to root.
+fn owner(entry: &Entry) -> Result<(u32, u32), Error> {
+    let id = |id: i64| u32::try_from(id).ok().filter(|id| *id != u32::MAX);
+    match (id(entry.uid), id(entry.gid)) {
+        (Some(uid), Some(gid)) => Ok((uid, gid)),
+        _ => Err(Error::refused(&entry.path, "its owner or group is none that a file can have")),
+    }
+}
+
+#[cfg(test)]
+mod tests;
