@@ -168,8 +168,9 @@ async fn trees_are_equal<'a>(
         ensure!(difference.is_empty(), "{name} differs:\n{}", difference.join("\n"));
     }
     let directly = written_directly(&drayd);
-    let expected = if engine == DIRECT { layers } else { 0 };
-    ensure!(directly == expected, "{directly} of {layers} layers were written directly, not {expected}");
+    // A layer may be unpacked for another image that drayd looks after.
+    let expected = if engine == DIRECT { directly >= layers } else { directly == 0 };
+    ensure!(expected, "{directly} layers were written directly, and {layers} by the images");
     Ok(())
 }
 
