@@ -5,6 +5,7 @@ use tonic::{Code, Status};
 use super::convert::ConvertError;
 use crate::cause::chain;
 use crate::node::snapshotter::ChoiceError;
+use crate::oci::WalkError;
 use crate::pull::Error as PullError;
 use crate::{containerd, fetch, images, registry, unpack};
 
@@ -73,20 +74,15 @@ fn pull_code(error: &PullError) -> Code {
     match error {
         PullError::Node(_) | PullError::Stalled { .. } => Code::Unavailable,
         PullError::Choice(error) => choice_code(error),
-        PullError::Malformed { source, .. } if source.is_of_algorithm() => Code::InvalidArgument,
+        PullError::Walk(error) => walk_code(error),
         PullError::Algorithm { .. } => Code::InvalidArgument,
-        PullError::Malformed { .. }
-        | PullError::Artifact { .. }
-        | PullError::Shadowed { .. }
-        | PullError::NotPublished { .. }
-        | PullError::Nesting { .. }
+        PullError::NotPublished { .. }
         | PullError::Plan(_)
         | PullError::Unpack(
             unpack::Error::Vanished { .. }
             | unpack::Error::OnTheHost { .. }
             | unpack::Error::NotGuestPull { .. },
         ) => Code::FailedPrecondition,
-        PullError::Platform(_) => Code::NotFound,
         PullError::Aborted | PullError::Removed => Code::Aborted,
         PullError::Resolve(error) => registry_code(error),
         PullError::Document { source, .. } | PullError::Unpack(unpack::Error::Fetch(source)) => {
@@ -110,6 +106,17 @@ fn registry_error(error: &PullError) -> Option<&registry::Error> {
         | PullError::Document { source: fetch::Error::Registry(error), .. }
         | PullError::Unpack(unpack::Error::Fetch(fetch::Error::Registry(error))) => Some(error),
         _ => None,
+    }
+}
+
+fn walk_code(error: &WalkError) -> Code {
+    match error {
+        WalkError::Malformed { source, .. } if source.is_of_algorithm() => Code::InvalidArgument,
+        WalkError::Platform(_) => Code::NotFound,
+        WalkError::Malformed { .. }
+        | WalkError::Artifact { .. }
+        | WalkError::Shadowed { .. }
+        | WalkError::Nesting { .. } => Code::FailedPrecondition,
     }
 }
 
@@ -193,12 +200,12 @@ mod tests {
             let step = tree::Error::Step { step: "write", path: "x".into(), source: kind.into() };
             PullError::Unpack(unpack::Error::Direct { layer, snapshotter, source: step.into() })
         };
-        let schema1 = PullError::Malformed {
+        let schema1 = WalkError::Malformed {
             what: "manifest",
             digest: digest(),
             source: DocumentError::Schema1.into(),
         };
-        let unheard_of = PullError::Malformed {
+        let unheard_of = WalkError::Malformed {
             what: "manifest",
             digest: digest(),
             source: Box::new(DocumentError::BadDigest {
@@ -208,11 +215,14 @@ mod tests {
         };
         for (error, code) in [
             (PullError::Choice(handler), Code::Unknown),
-            (PullError::Platform(NoPlatform { wanted: "x".into(), offered: Vec::new() }), Code::NotFound),
-            (schema1, Code::FailedPrecondition),
+            (PullError::Walk(NoPlatform { wanted: "x".into(), offered: Vec::new() }.into()), Code::NotFound),
+            (schema1.into(), Code::FailedPrecondition),
             (PullError::Algorithm { what: "layer", digest: digest() }, Code::InvalidArgument),
-            (unheard_of, Code::InvalidArgument),
-            (PullError::Artifact { digest: digest(), artifact_type: "x".into() }, Code::FailedPrecondition),
+            (unheard_of.into(), Code::InvalidArgument),
+            (
+                WalkError::Artifact { digest: digest(), artifact_type: "x".into() }.into(),
+                Code::FailedPrecondition,
+            ),
             (PullError::Plan(PlanError::Counts { layers: 1, diff_ids: 2 }), Code::FailedPrecondition),
             (PullError::Unpack(diff_id), Code::DataLoss),
             (direct(std::io::ErrorKind::StorageFull), Code::ResourceExhausted),

@@ -5,9 +5,7 @@ use std::time::Duration;
 use super::plan::PlanError;
 use crate::node::NodeError;
 use crate::node::snapshotter::ChoiceError;
-use crate::oci::Digest;
-use crate::oci::document::DocumentError;
-use crate::oci::platform::NoPlatform;
+use crate::oci::{Digest, WalkError};
 use crate::{containerd, fetch, registry, unpack};
 
 /// A pull that did not end in an image.
@@ -30,24 +28,9 @@ pub enum Error {
         /// Why not.
         source: fetch::Error,
     },
-    /// An index, manifest or config is not what it should be.
-    #[error("the image's {what} {digest} cannot be used")]
-    Malformed {
-        /// `index`, `manifest` or `config`.
-        what: &'static str,
-        /// Its digest.
-        digest: Digest,
-        /// What is wrong with it.
-        source: Box<DocumentError>,
-    },
-    /// The reference leads to something else than an image.
-    #[error("{digest} is not an image but an artifact of type `{artifact_type}`")]
-    Artifact {
-        /// Digest of the manifest.
-        digest: Digest,
-        /// What it says that it is.
-        artifact_type: String,
-    },
+    /// The reference leads to no image for this machine.
+    #[error(transparent)]
+    Walk(#[from] WalkError),
     /// A blob is named by an algorithm that containerd's content store does not have.
     #[error(
         "the image's {what} {digest} is named by {}: containerd keeps content under sha256 alone",
@@ -58,28 +41,6 @@ pub enum Error {
         what: &'static str,
         /// Its digest.
         digest: Digest,
-    },
-    /// The index has nothing for this machine.
-    #[error(transparent)]
-    Platform(#[from] NoPlatform),
-    /// The index has an image that containerd would not find.
-    #[error(
-        "the index {digest} names an artifact of type `{artifact_type}` before the image {image}: containerd takes the \
-         first entry for the platform, and finds no image; the index must name the image first, or its platform"
-    )]
-    Shadowed {
-        /// Digest of the index.
-        digest: Digest,
-        /// Digest of the image's manifest.
-        image: Digest,
-        /// What the first entry says that it is.
-        artifact_type: String,
-    },
-    /// Indexes point to indexes without end.
-    #[error("the image nests more than {limit} indexes in one another")]
-    Nesting {
-        /// The bound.
-        limit: usize,
     },
     /// Manifest and config contradict each other.
     #[error(transparent)]
@@ -155,15 +116,9 @@ impl Error {
             Self::Unpack(unpack::Error::Containerd { source, .. }) | Self::Containerd { source, .. } => {
                 away(source)
             }
-            Self::Choice(_)
-            | Self::Malformed { .. }
-            | Self::Artifact { .. }
-            | Self::Algorithm { .. }
-            | Self::Platform(_)
-            | Self::Shadowed { .. }
-            | Self::Nesting { .. }
-            | Self::Plan(_)
-            | Self::Unpack(_) => false,
+            Self::Choice(_) | Self::Walk(_) | Self::Algorithm { .. } | Self::Plan(_) | Self::Unpack(_) => {
+                false
+            }
         }
     }
 }

@@ -153,7 +153,7 @@ impl Desk<'_> {
             Error::Document { source: fetch::Error::Registry(error), .. } => {
                 self.loaded.is_empty() && matches!(error.kind(), NotFound | Answer | Corrupt | Size)
             }
-            Error::Malformed { digest, source, .. } => {
+            Error::Walk(WalkError::Malformed { digest, source, .. }) => {
                 *digest == target.digest && matches!(**source, DocumentError::Contradiction { .. })
             }
             _ => false,
@@ -179,7 +179,7 @@ impl Desk<'_> {
                 storable("layer", &layer.digest)?;
             }
             let bytes = self.load(walk.what(), walk.wanted()).await?;
-            match walk.read(bytes).map_err(unusable)? {
+            match walk.read(bytes)? {
                 Step::Next(next) => walk = next,
                 Step::End(documents) => {
                     for DiffId(diff_id) in &documents.config.document.diff_ids {
@@ -232,18 +232,6 @@ fn storable(what: &'static str, digest: &Digest) -> Result<(), Error> {
     match digest.algorithm() {
         Algorithm::Sha256 => Ok(()),
         Algorithm::Sha384 | Algorithm::Sha512 => Err(Error::Algorithm { what, digest: digest.clone() }),
-    }
-}
-
-fn unusable(error: WalkError) -> Error {
-    match error {
-        WalkError::Malformed { what, digest, source } => Error::Malformed { what, digest, source },
-        WalkError::Artifact { digest, artifact_type } => Error::Artifact { digest, artifact_type },
-        WalkError::Platform(error) => error.into(),
-        WalkError::Shadowed { digest, image, artifact_type } => {
-            Error::Shadowed { digest, image, artifact_type }
-        }
-        WalkError::Nesting { limit } => Error::Nesting { limit },
     }
 }
 
