@@ -13,7 +13,7 @@ const HOUSES: &[(&str, &[&str])] = &[
     ("containerd", &["oci"]),
     ("fetch", &["oci", "registry", "containerd"]),
     ("node", &["cause", "oci", "containerd"]),
-    ("unpack", &["oci", "containerd", "fetch"]),
+    ("unpack", &["cause", "oci", "containerd", "fetch"]),
     ("pull", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack"]),
     ("images", &["cause", "oci", "containerd", "node"]),
     ("cri", &["cause", "oci", "registry", "containerd", "fetch", "node", "unpack", "pull", "images"]),

@@ -4,9 +4,11 @@
 
 mod document;
 pub mod meter;
+mod pass;
 mod recent;
 pub mod slots;
 mod source;
+mod tap;
 mod transfer;
 pub mod turns;
 
@@ -18,11 +20,14 @@ pub use document::Document;
 pub use meter::Meter;
 pub use slots::{Line, Place};
 pub use source::Source;
+pub use tap::{Listen, Tap, Tapped, tap};
 pub use turns::{Turn, Turns};
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::containerd::content::{Ingest, Opened};
+use pass::Pass;
 use recent::Recent;
 
 use crate::containerd::{self, Containerd};
@@ -38,6 +43,10 @@ const LOCKED_PAUSE: Duration = Duration::from_millis(10);
 const LOCKED_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// After this long another writer's ingest is taken for dead.
 const LOCKED_LIMIT: Duration = Duration::from_secs(900);
+
+/// Layers at once that are listened to while they come, whatever the limit on downloads. Each costs memory, and may be
+/// on a wire that brings next to nothing: others then come into the content store without a listener, and wait for none.
+const TAPS: usize = 4;
 
 /// How a blob came to be in the content store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +101,8 @@ pub struct Fetcher {
     slots: Arc<Slots>,
     /// One transfer per digest; whoever comes second finds the blob present.
     turns: Turns<Digest>,
+    /// Listeners, over all pulls.
+    taps: Semaphore,
     /// Documents between their download and their place in the content store.
     recent: Recent,
 }
@@ -104,6 +115,7 @@ impl Fetcher {
             registry,
             slots: Slots::new(max_concurrent_downloads),
             turns: Turns::default(),
+            taps: Semaphore::new(TAPS),
             recent: Recent::default(),
         }
     }
@@ -119,7 +131,8 @@ impl Fetcher {
     }
 
     /// Brings a layer blob into the content store, held by the lease that `containerd` is under. `place` is its place
-    /// in the pull's line.
+    /// in the pull's line. `listen` is called if all of it comes over the wire now; its tap ends when the store has
+    /// proved the bytes.
     pub async fn blob(
         &self,
         containerd: &Containerd,
@@ -127,6 +140,7 @@ impl Fetcher {
         blob: &Descriptor,
         meter: &Meter,
         place: &Place,
+        listen: Option<Listen<'_>>,
     ) -> Result<Fetched, Error> {
         let _turn = if let Some(turn) = self.turns.try_take(blob.digest.clone()) {
             turn
@@ -135,7 +149,30 @@ impl Fetcher {
             self.turns.take(blob.digest.clone()).await
         };
         let registry = self.registry.counting(meter.requests());
-        Transfer::new(&registry, containerd, source, blob, meter, place).run().await
+        let audience = listen.map(|listen| Audience { taps: &self.taps, listen });
+        Transfer::new(&registry, containerd, source, blob, meter, place).run(audience).await
+    }
+
+    /// Brings a layer blob to a listener alone, and proves its digest. `false` if that cannot be done, or has failed in
+    /// a way in which [`Self::blob`] may do better: it is to be asked then, with the same `place`.
+    pub async fn pass(
+        &self,
+        containerd: &Containerd,
+        source: &Source,
+        blob: &Descriptor,
+        meter: &Meter,
+        place: &Place,
+        listen: Listen<'_>,
+    ) -> Result<bool, Error> {
+        // Somebody who is fetching it now may be putting it into the store.
+        let Some(_turn) = self.turns.try_take(blob.digest.clone()) else { return Ok(false) };
+        if containerd.blob_info(&blob.digest).await?.is_some() {
+            return Ok(false);
+        }
+        place.open().await;
+        let Ok(_permit) = self.taps.try_acquire() else { return Ok(false) };
+        let registry = self.registry.counting(meter.requests());
+        Pass { registry: &registry, source, blob, meter, place }.run(listen).await
     }
 
     /// Fetches a layer blob anew if what the content store has under its digest is something else or nothing. `false`:
@@ -153,9 +190,15 @@ impl Fetcher {
         tracing::warn!(digest = %blob.digest, "a layer in the content store is broken: it is fetched anew");
         containerd.discard_blob(&blob.digest).await?;
         let mut line = self.line();
-        self.blob(containerd, source, blob, meter, &line.place()).await?;
+        self.blob(containerd, source, blob, meter, &line.place(), None).await?;
         Ok(true)
     }
+}
+
+/// Somebody who would listen to a transfer, if there is room.
+struct Audience<'a> {
+    taps: &'a Semaphore,
+    listen: Listen<'a>,
 }
 
 /// Opens the blob's ingest, waiting while another client writes it; `None` if the blob is in the store. `aside` is

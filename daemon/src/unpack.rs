@@ -2,32 +2,41 @@
 //! when the snapshotter does not already have, or take over, that layer. Nothing is committed before its diff ID is
 //! proved.
 
+mod ahead;
+mod bring;
 mod clear;
 pub mod decompress;
 pub mod direct;
 pub mod fuzz;
 mod prefetch;
 mod snapshot_key;
+mod staging;
+mod step;
 pub mod tar;
 pub mod tree;
 
 use std::collections::{BTreeSet, HashMap};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
+use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::containerd::introspection::LoadedSnapshotter;
-use crate::containerd::snapshots::{Committed, Prepared, Snapshots};
-use crate::containerd::{self, Containerd, Kind, Mount, Snapshotter, labels};
+use crate::containerd::{self, Containerd, Kind, Snapshotter};
 use crate::fetch::{self, Fetched, Fetcher, Meter, Source, Turns};
 use crate::oci::{ChainId, Descriptor, DiffId};
-use clear::Clearance;
-use direct::{Failure, Place, Unfit};
-use prefetch::Prefetch;
+use ahead::Ahead;
+use bring::Bringer;
 use snapshot_key::SnapshotKeys;
+use step::{Found, Step};
 
-/// How often a prepare may answer "exists" while the snapshot cannot be found (containerd's own bound).
-const PREPARE_ATTEMPTS: u32 = 3;
+/// Layers written ahead from the content store at once, on a machine of few processors: one is inflated while another
+/// is written.
+const READERS: usize = 2;
+/// And on one of many: each takes memory, and all write to one disk.
+const MOST_READERS: usize = 8;
 
 /// Who writes the files of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,8 +147,8 @@ pub enum Error {
 
 /// Unpacks for all pulls of this node.
 pub struct Unpacker {
-    /// Brings the blobs.
-    fetcher: Arc<Fetcher>,
+    /// Brings blobs, and files with them.
+    bringer: Bringer,
     /// One unpack per snapshot at a time; whoever comes second finds it committed.
     turns: Turns<(Snapshotter, ChainId)>,
     /// Names what is being filled.
@@ -166,10 +175,13 @@ pub struct Context {
 }
 
 impl Unpacker {
-    /// An unpacker that gets its blobs from `fetcher` and has `engine` write their files. On the snapshotters of `guest_pull` it unpacks nothing.
+    /// An unpacker that gets its blobs from `fetcher` and has `engine` write their files. On the snapshotters of
+    /// `guest_pull` it unpacks nothing.
     pub fn new(fetcher: Arc<Fetcher>, guest_pull: BTreeSet<Snapshotter>, engine: Engine) -> Self {
+        let processors = available_parallelism().map_or(READERS, NonZeroUsize::get);
+        let readers = Arc::new(Semaphore::new(processors.clamp(READERS, MOST_READERS)));
         Self {
-            fetcher,
+            bringer: Bringer { fetcher, readers },
             turns: Turns::default(),
             keys: SnapshotKeys::default(),
             clearances: TaskTracker::new(),
@@ -185,19 +197,33 @@ impl Unpacker {
     }
 
     /// Unpacks the stack and says what became of each layer, lowest first. Committed layers stay whatever comes, since
-    /// they are whole. On an error the active snapshot is removed if containerd still answers; if it does not, or if
-    /// this is dropped (the pull stalled, or every caller left), the snapshot goes when the lease is collected.
+    /// they are whole. On an error the active snapshots are removed if containerd still answers; if it does not, or if
+    /// this is dropped (the pull stalled, or every caller left), they go when the lease is collected.
     pub async fn unpack(
         &self,
         context: &Context,
         snapshotter: &LoadedSnapshotter,
         layers: &[Layer],
     ) -> Result<Vec<LayerOutcome>, Error> {
-        let mut prefetch = Prefetch::new(&self.fetcher, context, layers);
+        let mut ahead = Ahead::new(self, context, snapshotter, layers);
+        // Boxed: it is large, and every future around it would hold it.
+        let unpacked = Box::pin(self.climb(context, snapshotter, layers, &mut ahead)).await;
+        let away = unpacked.as_ref().is_err_and(Error::containerd_is_away);
+        ahead.close(away).await;
+        unpacked
+    }
+
+    /// Layer by layer, from below.
+    async fn climb(
+        &self,
+        context: &Context,
+        snapshotter: &LoadedSnapshotter,
+        layers: &[Layer],
+        ahead: &mut Ahead<'_>,
+    ) -> Result<Vec<LayerOutcome>, Error> {
         let mut outcomes = Vec::with_capacity(layers.len());
         for (index, layer) in layers.iter().enumerate() {
-            let turn = self.turns.take((snapshotter.name.clone(), layer.chain_id.clone()));
-            let _turn = prefetch.beside(async { Ok(turn.await) }).await?;
+            let _turn = ahead.turn(index).await?;
             let step = Step::new(self, context, snapshotter, layer);
             let active = match step.prepare().await? {
                 Found::Nothing(active) => Some(active),
@@ -207,18 +233,15 @@ impl Unpacker {
             };
             let outcome = match active {
                 None => {
-                    prefetch.unneeded(index);
+                    ahead.prefetch.unneeded(index);
                     LayerOutcome::Exists
                 }
                 Some(active) => {
-                    // A local snapshotter that lacks this layer lacks all above it: they can come at once. A remote
-                    // one must be asked about each first, or it would never load anything lazily.
-                    let ahead = if snapshotter.remote_capable { index + 1 } else { layers.len() };
-                    prefetch.start(index..ahead);
-                    let fetched = prefetch.answer(index);
-                    match prefetch.beside(step.fill(active, fetched)).await {
+                    ahead.start(index, &active).await?;
+                    let brought = ahead.prefetch.answer(index);
+                    match ahead.prefetch.beside(step.fill(active, brought)).await {
                         Err(error) if error.may_lie_in_the_store() && self.mend(context, layer).await? => {
-                            prefetch.beside(Box::pin(step.once_more())).await?
+                            ahead.prefetch.beside(Box::pin(step.once_more())).await?
                         }
                         filled => filled?,
                     }
@@ -226,14 +249,14 @@ impl Unpacker {
             };
             outcomes.push(outcome);
         }
-        prefetch.finish().await?;
+        ahead.prefetch.finish().await?;
         Ok(outcomes)
     }
 
     /// Fetches the layer's blob anew if what the content store has is not it. Boxed, as it is rare and large.
     async fn mend(&self, context: &Context, layer: &Layer) -> Result<bool, Error> {
         let Context { containerd, source, meter, .. } = context;
-        Ok(Box::pin(self.fetcher.mend(containerd, source, &layer.blob, meter)).await?)
+        Ok(Box::pin(self.bringer.fetcher.mend(containerd, source, &layer.blob, meter)).await?)
     }
 }
 
@@ -263,222 +286,5 @@ impl Error {
             | Self::OnTheHost { .. }
             | Self::NotGuestPull { .. } => false,
         }
-    }
-}
-
-/// An active snapshot that waits to be filled.
-struct Active {
-    key: String,
-    mounts: Vec<Mount>,
-}
-
-/// What a snapshotter has of a layer.
-enum Found {
-    /// Nothing: the layer is to be unpacked here.
-    Nothing(Active),
-    /// The layer, or it has taken it over.
-    Layer,
-    /// containerd's record of it, and not the layer.
-    Record,
-    /// The layer's files, which are to be in the guest alone.
-    OnTheHost,
-}
-
-/// The work on one layer.
-struct Step<'a> {
-    context: &'a Context,
-    snapshotter: &'a LoadedSnapshotter,
-    /// Whether it leaves all layers to the guest: none must be unpacked on the host then.
-    guest_pull: bool,
-    layer: &'a Layer,
-    keys: &'a SnapshotKeys,
-    engine: Engine,
-    clearances: &'a TaskTracker,
-    snapshots: Snapshots,
-}
-
-impl<'a> Step<'a> {
-    fn new(
-        unpacker: &'a Unpacker,
-        context: &'a Context,
-        snapshotter: &'a LoadedSnapshotter,
-        layer: &'a Layer,
-    ) -> Self {
-        let snapshots = context.containerd.snapshots(&snapshotter.name);
-        let guest_pull = unpacker.guest_pull.contains(&snapshotter.name);
-        let Unpacker { keys, clearances, engine, .. } = unpacker;
-        Self { context, snapshotter, guest_pull, layer, keys, engine: *engine, clearances, snapshots }
-    }
-
-    /// Asks the snapshotter for the layer. Always a prepare, never a stat alone: a remote snapshotter takes a layer over
-    /// only when it is asked for it.
-    async fn prepare(&self) -> Result<Found, Error> {
-        for _ in 0..PREPARE_ATTEMPTS {
-            let key = self.keys.next(&self.layer.chain_id);
-            let prepared =
-                self.snapshots.prepare(&key, self.layer.parent.as_ref(), self.layer.labels.clone()).await;
-            match prepared.map_err(|source| self.failed(source))? {
-                Prepared::Active(_) if self.guest_pull => {
-                    self.abandon(&key).await;
-                    return Err(self.not_guest_pull());
-                }
-                Prepared::Active(mounts) => return Ok(Found::Nothing(Active { key, mounts })),
-                Prepared::Exists => {
-                    // Held first and looked at second, so that no collection can come between. containerd 1.6 does
-                    // not hold by itself what a prepare finds.
-                    self.snapshots.hold(&self.layer.chain_id).await.map_err(|e| self.failed(e))?;
-                    let labels = self.snapshots.labels(&self.layer.chain_id).await;
-                    if let Some(labels) = labels.map_err(|e| self.failed(e))? {
-                        let right = !self.guest_pull || labels::is_guest_pull(&labels);
-                        return Ok(if right { Found::Layer } else { Found::OnTheHost });
-                    }
-                }
-            }
-        }
-        Ok(Found::Record)
-    }
-
-    /// Clears away what cannot be used, and asks once more. `stack` is the layer and all above it.
-    async fn instead_of(&self, unusable: Found, stack: &[Layer]) -> Result<Option<Active>, Error> {
-        let (containerd, snapshotter) = (&self.context.containerd, &self.snapshotter.name);
-        let Some(clearance) = Clearance::new(containerd, snapshotter, stack, self.clearances) else {
-            return self.prepare_anew().await;
-        };
-        if matches!(unusable, Found::OnTheHost) {
-            let used_by = clearance.the_unwanted().await.map_err(|source| self.failed(source))?;
-            if let Some(used_by) = used_by {
-                let (snapshotter, chain_id) = (snapshotter.clone(), self.layer.chain_id.clone());
-                return Err(Error::OnTheHost { snapshotter, chain_id, used_by });
-            }
-        } else {
-            clearance.the_dead().await.map_err(|source| self.failed(source))?;
-        }
-        self.prepare_anew().await
-    }
-
-    /// Asks for the layer where nothing unusable is left; `None` if the snapshotter has it.
-    async fn prepare_anew(&self) -> Result<Option<Active>, Error> {
-        match self.prepare().await? {
-            Found::Nothing(active) => Ok(Some(active)),
-            Found::Layer => Ok(None),
-            Found::Record => Err(self.vanished()),
-            Found::OnTheHost => Err(self.not_guest_pull()),
-        }
-    }
-
-    fn not_guest_pull(&self) -> Error {
-        let (layer, snapshotter) = (self.layer.blob.digest.to_string(), self.snapshotter.name.clone());
-        Error::NotGuestPull { layer, snapshotter }
-    }
-
-    /// Fills the active snapshot and commits it; removes it if that fails.
-    async fn fill(
-        &self,
-        mut active: Active,
-        fetched: impl Future<Output = Fetched>,
-    ) -> Result<LayerOutcome, Error> {
-        let filled = self.apply_and_commit(&mut active, fetched).await;
-        if filled.as_ref().is_err_and(|error| !error.containerd_is_away()) {
-            self.abandon(&active.key).await;
-        }
-        filled.map(LayerOutcome::Applied)
-    }
-
-    /// Removes an active snapshot. The lease is the second line: what cannot be removed now goes when it is deleted or
-    /// expires.
-    async fn abandon(&self, key: &str) {
-        if let Err(error) = self.snapshots.remove(key).await {
-            tracing::debug!(key, %error, "an active snapshot is left to the lease");
-        }
-    }
-
-    /// Does all of it again, with a blob that was fetched anew.
-    async fn once_more(&self) -> Result<LayerOutcome, Error> {
-        match self.prepare_anew().await? {
-            None => Ok(LayerOutcome::Exists),
-            Some(active) => self.fill(active, async { Fetched::Transferred { continued: 0 } }).await,
-        }
-    }
-
-    async fn apply_and_commit(
-        &self,
-        active: &mut Active,
-        fetched: impl Future<Output = Fetched>,
-    ) -> Result<Fetched, Error> {
-        let fetched = fetched.await;
-        let containerd = &self.context.containerd;
-        let Some(actual) = self.apply(active).await? else { return Ok(fetched) };
-        if actual != self.layer.diff_id {
-            let (layer, stated) = (self.layer.blob.digest.to_string(), self.layer.diff_id.clone());
-            return Err(Error::DiffId { layer, stated, actual });
-        }
-        let committed =
-            self.snapshots.commit(&active.key, &self.layer.chain_id, self.layer.labels.clone()).await;
-        match committed.map_err(|source| self.failed(source))? {
-            Committed::Now => {}
-            Committed::Before => self.take_theirs(active).await?,
-        }
-        let uncompressed = (labels::UNCOMPRESSED.to_owned(), self.layer.diff_id.to_string());
-        let labelled = containerd.label_blob(&self.layer.blob.digest, HashMap::from([uncompressed])).await;
-        labelled.map_err(|source| self.failed(source))?;
-        Ok(fetched)
-    }
-
-    /// Writes the layer's files; the digest of what was written. `None` if somebody else has committed the layer
-    /// meanwhile.
-    async fn apply(&self, active: &mut Active) -> Result<Option<DiffId>, Error> {
-        if self.engine == Engine::Direct {
-            let reason = match self.write(active).await? {
-                Ok(diff_id) => return Ok(Some(diff_id)),
-                Err(reason) => reason,
-            };
-            let digest = &self.layer.blob.digest;
-            tracing::info!(%digest, "a layer is left to containerd's differ: {reason}");
-            if let Unfit::Rights(_) = reason {
-                // Something may have been written before it failed.
-                self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
-                let Some(fresh) = self.prepare_anew().await? else { return Ok(None) };
-                *active = fresh;
-            }
-        }
-        let applied = self.context.containerd.apply(&self.layer.blob, active.mounts.clone()).await;
-        applied.map(Some).map_err(|source| self.failed(source))
-    }
-
-    /// By the direct engine, unless it cannot.
-    async fn write(&self, active: &Active) -> Result<Result<DiffId, Unfit>, Error> {
-        let place = match Place::of(&self.layer.blob, &active.mounts) {
-            Ok(place) => place,
-            Err(unfit) => return Ok(Err(unfit)),
-        };
-        match direct::write(&self.context.containerd, &self.layer.blob, place).await {
-            Ok(diff_id) => Ok(Ok(diff_id)),
-            Err(Failure::Unfit(unfit)) => Ok(Err(unfit)),
-            Err(Failure::Containerd(source)) => Err(self.failed(source)),
-            Err(Failure::Layer(source)) => {
-                let (layer, snapshotter) =
-                    (self.layer.blob.digest.to_string(), self.snapshotter.name.clone());
-                Err(Error::Direct { layer, snapshotter, source })
-            }
-        }
-    }
-
-    /// Somebody else committed the same chain meanwhile: theirs is as good, ours goes. It is prepared once more, which
-    /// puts theirs under our lease.
-    async fn take_theirs(&self, active: &Active) -> Result<(), Error> {
-        self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
-        let Some(again) = self.prepare_anew().await? else { return Ok(()) };
-        self.snapshots.remove(&again.key).await.map_err(|source| self.failed(source))?;
-        Err(self.vanished())
-    }
-
-    fn vanished(&self) -> Error {
-        let (snapshotter, chain_id) = (self.snapshotter.name.clone(), self.layer.chain_id.clone());
-        Error::Vanished { snapshotter, chain_id }
-    }
-
-    fn failed(&self, source: containerd::Error) -> Error {
-        let (layer, snapshotter) = (self.layer.blob.digest.to_string(), self.snapshotter.name.clone());
-        Error::Containerd { layer, snapshotter, source }
     }
 }

@@ -6,6 +6,7 @@ use std::mem;
 use std::pin::pin;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::containerd::content::ingest::PIECE;
@@ -15,7 +16,7 @@ use crate::oci::Descriptor;
 use crate::registry::{Registry, Stream};
 
 use super::slots::Place;
-use super::{Error, Fetched, Meter, Source, ingest_reference, open};
+use super::{Audience, Error, Fetched, Meter, Source, Tap, ingest_reference, open};
 
 /// How old bytes become before they are handed to the content store in a piece that is not full. A pull that is given
 /// up loses what it still holds, and on a slow wire that was all that an attempt had brought.
@@ -46,16 +47,20 @@ impl<'a> Transfer<'a> {
     }
 
     /// Brings the layer into the store, from the first host whose bytes are those that the digest names.
-    pub(super) async fn run(self) -> Result<Fetched, Error> {
+    pub(super) async fn run(self, audience: Option<Audience<'_>>) -> Result<Fetched, Error> {
         let Some(mut ingest) = self.open().await? else {
             self.source.note(self.containerd, self.blob, HashMap::new()).await?;
             return Ok(Fetched::Present);
         };
         let Source { repository, credentials, .. } = self.source;
         let mut continued = ingest.offset();
+        // What came before, nobody can be told.
+        let audience = audience.filter(|_| continued == 0 && self.blob.size > 0);
+        let heard = audience.and_then(|Audience { taps, listen }| Some((taps.try_acquire().ok()?, listen())));
+        let (_permit, mut tap) = heard.unzip();
         let mut stream = self.registry.stream(repository, self.blob, continued, credentials);
         loop {
-            self.fill(&mut ingest, &mut stream).await?;
+            self.fill(&mut ingest, &mut stream, &mut tap).await?;
             if stream.repeated() {
                 continued = 0;
             }
@@ -67,13 +72,20 @@ impl<'a> Transfer<'a> {
                 ingest = opened;
             }
             match ingest.commit(HashMap::from([self.source.label()])).await {
-                Ok(Committed::Now) => return Ok(Fetched::Transferred { continued }),
+                Ok(Committed::Now) => {
+                    if let Some(tap) = tap {
+                        tap.end().await;
+                    }
+                    return Ok(Fetched::Transferred { continued });
+                }
                 Ok(Committed::Before) => break,
                 Err(error) if error.kind() == Kind::Mismatch => {}
                 Err(error) => return Err(error.into()),
             }
             tracing::debug!(digest = %self.blob.digest, host = stream.host(), "the bytes do not match the digest");
             stream.refuse(None);
+            // Whoever listens has heard what is not the layer.
+            tap = None;
             continued = 0;
             self.containerd.abort_ingest(&ingest_reference(self.blob)).await?;
             let Some(opened) = self.open().await? else { break };
@@ -101,8 +113,13 @@ impl<'a> Transfer<'a> {
     }
 
     /// Fills the ingest to the end, in pieces of [`PIECE`] bytes or of what came within [`FLUSH`]; what came before an
-    /// error is kept.
-    async fn fill(&self, ingest: &mut Ingest, stream: &mut Stream<'_>) -> Result<(), Error> {
+    /// error is kept. Each goes into the tap, too, as long as somebody listens.
+    async fn fill(
+        &self,
+        ingest: &mut Ingest,
+        stream: &mut Stream<'_>,
+        tap: &mut Option<Tap>,
+    ) -> Result<(), Error> {
         let mut piece = Vec::with_capacity(PIECE);
         let mut flush = interval(FLUSH);
         flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -116,7 +133,7 @@ impl<'a> Transfer<'a> {
                         error = ingest.broken() => return Err(error.into()),
                         () = self.place.asked_back() => break None,
                         _ = flush.tick(), if !piece.is_empty() => {
-                            ingest.write(mem::replace(&mut piece, Vec::with_capacity(PIECE))).await?;
+                            give(&mut piece, ingest, tap).await?;
                         }
                     }
                 }
@@ -127,7 +144,7 @@ impl<'a> Transfer<'a> {
             }
             let goes_on = matches!(next, Some(Ok(Some(_))));
             if piece.len() >= PIECE || (!goes_on && !piece.is_empty()) {
-                ingest.write(mem::replace(&mut piece, Vec::with_capacity(PIECE))).await?;
+                give(&mut piece, ingest, tap).await?;
             }
             match next {
                 Some(Ok(Some(_))) if stream.repeated() => self.place.keep(),
@@ -151,4 +168,21 @@ impl<'a> Transfer<'a> {
             error = ingest.broken() => Err(error.into()),
         }
     }
+}
+
+/// Gives a piece to the store and to whoever listens. A listener who is slow holds the wire back; the store's answers
+/// are looked at meanwhile.
+async fn give(piece: &mut Vec<u8>, ingest: &mut Ingest, tap: &mut Option<Tap>) -> Result<(), Error> {
+    let piece = mem::replace(piece, Vec::with_capacity(PIECE));
+    if let Some(listening) = tap {
+        let heard = listening.send(Bytes::copy_from_slice(&piece));
+        let heard = tokio::select! {
+            heard = heard => heard,
+            error = ingest.broken() => return Err(error.into()),
+        };
+        if !heard {
+            *tap = None;
+        }
+    }
+    Ok(ingest.write(piece).await?)
 }

@@ -1,23 +1,24 @@
-//! The direct engine: a layer's blob becomes files in one pass, without containerd's differ. The blob comes from the
-//! content store while it is decompressed, hashed and written; nothing of it is held but what is on its way.
+//! The direct engine: a layer's blob becomes files in one pass, without containerd's differ. The blob comes from a
+//! registry or from the content store while it is decompressed, hashed and written; nothing of it is held but what is
+//! on its way.
 
-mod parts;
+mod ahead;
 mod place;
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::thread;
 
 use super::decompress::Decompressed;
 use super::tar::Archive;
-use super::tree::{self, Tree};
+use super::tree::{self, Tree, Unfinished};
 use crate::containerd::{self, Containerd};
-use crate::oci::digest::{Algorithm, Hasher};
+use crate::fetch::{Tap, Tapped, tap};
+use crate::oci::digest::Algorithm;
 use crate::oci::{Descriptor, DiffId, Digest};
-use parts::Parts;
+use ahead::Ahead;
 
-pub(super) use place::{Place, Unfit};
-
-/// Uncompressed bytes that are hashed at once and wait to be written.
-const BUFFER: usize = 256 << 10;
+pub(super) use place::{Place, Unfit, is_tar};
 
 /// Why a layer's blob did not become files.
 #[derive(Debug, thiserror::Error)]
@@ -48,17 +49,25 @@ pub(super) enum Failure {
     Unfit(Unfit),
 }
 
-/// Writes the layer into `place` and says what its uncompressed bytes hash to. Once this is dropped, writing ends with
-/// the part of the blob that is at hand.
+/// A layer whose files are there.
+#[derive(Debug)]
+pub(super) struct Written {
+    /// What its uncompressed bytes hash to.
+    pub(super) diff_id: DiffId,
+    /// Nothing, if the layers below were there.
+    pub(super) unfinished: Unfinished,
+}
+
+/// Writes the layer from the content store into `place` and says what its uncompressed bytes hash to. Once this is
+/// dropped, writing ends with the part of the blob that is at hand.
 pub(super) async fn write(
     containerd: &Containerd,
     blob: &Descriptor,
     place: Place,
 ) -> Result<DiffId, Failure> {
-    let (sender, parts) = parts::channel();
-    // A diff ID is a sha256 digest wherever containerd knows the layer.
-    let writer = tokio::task::spawn_blocking(move || written(&place, parts, Algorithm::Sha256));
-    let sent = sender.send_blob(containerd, &blob.digest).await;
+    let (tap, tapped) = tap();
+    let writer = tokio::task::spawn_blocking(move || written(&place.root, place.tree(), tapped));
+    let sent = send_blob(containerd, &blob.digest, tap).await;
     let written = match writer.await {
         Ok(written) => written,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
@@ -66,40 +75,50 @@ pub(super) async fn write(
     // Without its blob the writer fails, too, and less to the point.
     sent.map_err(Failure::Containerd)?;
     match written {
-        Ok(digest) => Ok(DiffId(digest)),
+        Ok(written) => Ok(written.diff_id),
         Err(Error::Tree(error)) if error.is_want_of_rights() => Err(Failure::Unfit(Unfit::Rights(error))),
         Err(error) => Err(Failure::Layer(error)),
     }
 }
 
-fn written(place: &Place, parts: Parts, algorithm: Algorithm) -> Result<Digest, Error> {
-    let mut tree = Tree::new(&place.root, place.removals, &place.lowers)?;
-    let decompressed = Decompressed::new(parts).map_err(Error::Blob)?;
-    tracing::debug!(root = %place.root.display(), format = decompressed.format(), "a layer is written directly");
-    let hashed = Hashed { source: decompressed, hasher: Hasher::new(algorithm) };
-    let mut archive = Archive::new(BufReader::with_capacity(BUFFER, hashed));
-    while let Some(entry) = archive.next_entry().map_err(tree::Error::Archive)? {
-        tree.write(&entry, &mut archive)?;
+/// Sends a blob of the content store; ends early, without an error, when nobody takes it any more.
+pub(super) async fn send_blob(
+    containerd: &Containerd,
+    digest: &Digest,
+    tap: Tap,
+) -> Result<(), containerd::Error> {
+    let mut blob = containerd.open_blob(digest).await?;
+    while let Some(part) = blob.next().await? {
+        if !tap.send(part.into()).await {
+            return Ok(());
+        }
     }
-    tree.finish()?;
-    // What follows the end of the tar belongs to the diff ID all the same.
-    let mut rest = archive.into_source();
-    io::copy(&mut rest, &mut io::sink()).map_err(Error::Blob)?;
-    Ok(rest.into_inner().hasher.finish())
+    tap.end().await;
+    Ok(())
 }
 
-/// Hashes what is read through it.
-struct Hashed<R> {
-    source: R,
-    hasher: Hasher,
-}
-
-impl<R: Read> Read for Hashed<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.source.read(buffer)?;
-        self.hasher.update(&buffer[..read]);
-        Ok(read)
-    }
+/// Writes the layer into `tree`, which is in the directory `root`. Blocks.
+pub(super) fn written(
+    root: &Path,
+    tree: Result<Tree, tree::Error>,
+    source: Tapped,
+) -> Result<Written, Error> {
+    let mut tree = tree?;
+    let decompressed = Decompressed::new(source).map_err(Error::Blob)?;
+    tracing::debug!(root = %root.display(), format = decompressed.format(), "a layer is written directly");
+    thread::scope(|scope| {
+        // A diff ID is a sha256 digest wherever containerd knows the layer.
+        let ahead = Ahead::of(decompressed, scope, Algorithm::Sha256).map_err(Error::Blob)?;
+        let mut archive = Archive::new(ahead);
+        while let Some(entry) = archive.next_entry().map_err(tree::Error::Archive)? {
+            tree.write(&entry, &mut archive)?;
+        }
+        let unfinished = tree.finish()?;
+        // What follows the end of the tar belongs to the diff ID all the same.
+        let mut rest = archive.into_source();
+        while rest.read(&mut [0; 4096]).map_err(Error::Blob)? > 0 {}
+        Ok(Written { diff_id: DiffId(rest.digest()), unfinished })
+    })
 }
 
 #[cfg(test)]

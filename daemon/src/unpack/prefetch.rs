@@ -1,23 +1,21 @@
-//! Fetches of layers ahead of their turn to be unpacked. They live in the pull that wants them and end with it; one
+//! Layers that are brought ahead of their turn to be unpacked. They live in the pull that wants them and end with it; one
 //! that fails ends the pull at once, whatever layer it is working on.
-
-use std::ops::Range;
-use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::bring::{Bringer, Brought, Target};
 use super::{Context, Error, Layer};
-use crate::fetch::{self, Fetched, Fetcher, Line};
+use crate::fetch::{self, Line};
 
 pub(super) struct Prefetch<'a> {
-    fetcher: &'a Arc<Fetcher>,
+    bringer: &'a Bringer,
     context: &'a Context,
     layers: &'a [Layer],
     /// Where the layers wait for download slots.
     line: Line,
     /// Aborted when this is dropped, so that a failed pull stops downloading.
-    tasks: JoinSet<(usize, Result<Fetched, fetch::Error>)>,
+    tasks: JoinSet<(usize, Result<Brought, fetch::Error>)>,
     /// One for each layer whose fetch was started.
     started: Vec<Option<Started>>,
 }
@@ -27,39 +25,39 @@ struct Started {
     /// Whether the layer still waits for its blob.
     needed: bool,
     /// Where the answer goes, and where it comes from: each taken once.
-    answer: Option<oneshot::Sender<Fetched>>,
-    receiver: Option<oneshot::Receiver<Fetched>>,
+    answer: Option<oneshot::Sender<Brought>>,
+    receiver: Option<oneshot::Receiver<Brought>>,
 }
 
 impl<'a> Prefetch<'a> {
-    pub(super) fn new(fetcher: &'a Arc<Fetcher>, context: &'a Context, layers: &'a [Layer]) -> Self {
+    pub(super) fn new(bringer: &'a Bringer, context: &'a Context, layers: &'a [Layer]) -> Self {
         let started = layers.iter().map(|_| None).collect();
-        Self { fetcher, context, layers, line: fetcher.line(), tasks: JoinSet::new(), started }
+        Self { bringer, context, layers, line: bringer.fetcher.line(), tasks: JoinSet::new(), started }
     }
 
-    /// Starts the fetches of `range` that have not started yet. Their places in line are taken here, in order, and not
-    /// by tasks that race: the layers that can be unpacked first are downloaded first.
-    pub(super) fn start(&mut self, range: Range<usize>) {
-        for index in range {
-            if self.started[index].is_some() {
-                continue;
-            }
-            let place = self.line.place();
-            let fetcher = Arc::clone(self.fetcher);
-            let context = self.context.clone();
-            let blob = self.layers[index].blob.clone();
-            let task = self.tasks.spawn(async move {
-                let Context { containerd, source, meter, .. } = &context;
-                (index, fetcher.blob(containerd, source, &blob, meter, &place).await)
-            });
-            let (answer, receiver) = oneshot::channel();
-            let (answer, receiver) = (Some(answer), Some(receiver));
-            self.started[index] = Some(Started { task, needed: true, answer, receiver });
+    /// Whether the layer is being brought.
+    pub(super) fn has_started(&self, index: usize) -> bool {
+        self.started[index].is_some()
+    }
+
+    /// Begins to bring a layer, unless that has begun. Its place in line is taken here, in the order of the calls, and
+    /// not by tasks that race: the layers that can be unpacked first are downloaded first.
+    pub(super) fn start(&mut self, index: usize, target: Option<Target>) {
+        if self.has_started(index) {
+            return;
         }
+        let place = self.line.place();
+        let (bringer, context) = (self.bringer.clone(), self.context.clone());
+        let layer = self.layers[index].clone();
+        let task =
+            self.tasks.spawn(async move { (index, bringer.bring(&context, &layer, &place, target).await) });
+        let (answer, receiver) = oneshot::channel();
+        let (answer, receiver) = (Some(answer), Some(receiver));
+        self.started[index] = Some(Started { task, needed: true, answer, receiver });
     }
 
     /// The answer of one layer's fetch, which must have been started. It comes while [`Prefetch::beside`] runs.
-    pub(super) fn answer(&mut self, index: usize) -> impl Future<Output = Fetched> + use<> {
+    pub(super) fn answer(&mut self, index: usize) -> impl Future<Output = Brought> + use<> {
         let started = self.started[index].as_mut().and_then(|started| started.receiver.take());
         let receiver = started.expect("the caller starts a layer before it asks for it, and asks once");
         async { receiver.await.expect("a fetch that fails ends whoever waits for its answer") }
@@ -95,6 +93,11 @@ impl<'a> Prefetch<'a> {
         Ok(())
     }
 
+    /// Ends all that is still under way, and waits for that.
+    pub(super) async fn end(mut self) {
+        self.tasks.shutdown().await;
+    }
+
     async fn failure(&mut self) -> Error {
         while let Some(joined) = self.tasks.join_next().await {
             if let Err(error) = self.hand_out(joined) {
@@ -108,7 +111,7 @@ impl<'a> Prefetch<'a> {
     /// a pull that needs it fetches it.
     fn hand_out(
         &mut self,
-        joined: Result<(usize, Result<Fetched, fetch::Error>), tokio::task::JoinError>,
+        joined: Result<(usize, Result<Brought, fetch::Error>), tokio::task::JoinError>,
     ) -> Result<(), Error> {
         let (index, answer) = match joined {
             Ok(ended) => ended,
@@ -117,9 +120,9 @@ impl<'a> Prefetch<'a> {
         };
         let Some(started) = &mut self.started[index] else { return Ok(()) };
         match answer {
-            Ok(fetched) => {
+            Ok(brought) => {
                 // Nobody may be waiting.
-                let _ = started.answer.take().map(|answer| answer.send(fetched));
+                let _ = started.answer.take().map(|answer| answer.send(brought));
             }
             Err(error) if started.needed => return Err(error.into()),
             Err(error) => {

@@ -6,7 +6,7 @@ mod header;
 mod pax;
 mod sparse;
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 
 use header::{BLOCK, Block, Header};
 use pax::Records;
@@ -180,6 +180,39 @@ impl<R: Read> Archive<R> {
         }
         self.content -= read as u64;
         Ok(read)
+    }
+
+    /// What is read next of the present entry's content, where it lies; empty when there is no more. Ends with
+    /// [`Self::consume`].
+    pub fn content(&mut self) -> Result<&[u8], Error>
+    where
+        R: BufRead,
+    {
+        if self.content == 0 {
+            return Ok(&[]);
+        }
+        // Looked at twice, since a loop cannot hand out what it borrows.
+        while let Err(error) = self.source.fill_buf() {
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(Error::Read(error));
+            }
+        }
+        let at = self.position;
+        let part = self.source.fill_buf().map_err(Error::Read)?;
+        if part.is_empty() {
+            return Err(Error::Truncated { within: "a file", at });
+        }
+        Ok(&part[..part.len().min(usize::try_from(self.content).unwrap_or(usize::MAX))])
+    }
+
+    /// Leaves so many bytes behind of what [`Self::content`] has shown.
+    pub fn consume(&mut self, length: usize)
+    where
+        R: BufRead,
+    {
+        self.source.consume(length);
+        self.position += length as u64;
+        self.content -= length as u64;
     }
 
     /// The source, at the place behind what was read.

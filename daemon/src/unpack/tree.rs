@@ -6,10 +6,11 @@ mod attributes;
 mod lower;
 mod name;
 mod root;
+mod staged;
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -27,10 +28,10 @@ use lower::Lower;
 use name::{Mark, joined};
 use root::Root;
 
+pub use staged::{Unfinished, settle};
+
 /// Longest path within the tree; containerd cannot write longer ones either, since the kernel takes none.
 const LONGEST_PATH: usize = 4095;
-/// What is read and written at once of a file's content.
-const PIECE: usize = 128 << 10;
 
 /// How the layer's removals are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,12 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// A link leads to a file that this layer does not have, and the layers below are not there yet.
+    #[error("`{path}` is linked to a file of a layer below")]
+    Below {
+        /// The entry.
+        path: String,
+    },
     /// An entry must not be written.
     #[error("entry `{path}` is refused: {reason}")]
     Refused {
@@ -84,6 +91,11 @@ impl Error {
         move |errno| Self::Step { step, path, source: errno.into() }
     }
 
+    fn open(path: &Path) -> impl FnOnce(Errno) -> Self + use<> {
+        let path = shown(path.as_os_str().as_bytes());
+        move |errno| Self::Open { path, source: errno.into() }
+    }
+
     fn refused(path: &[u8], reason: &'static str) -> Self {
         Self::Refused { path: shown(path), reason }
     }
@@ -95,7 +107,7 @@ impl Error {
         match self {
             Self::Open { .. } => true,
             Self::Step { source, .. } => denied.contains(&source.kind()),
-            Self::Archive(_) | Self::Refused { .. } => false,
+            Self::Archive(_) | Self::Below { .. } | Self::Refused { .. } => false,
         }
     }
 
@@ -115,8 +127,8 @@ fn shown(path: &[u8]) -> String {
 pub struct Tree {
     root: Root,
     removals: Removals,
-    /// The layers below, the highest first: what directories that the tar only implies are made after.
-    lowers: Vec<Lower>,
+    /// What directories that the tar only implies are made after.
+    below: Below,
     /// The directory of the last entry; most entries share it with the one before.
     recent: Option<Recent>,
     /// Directories with the times that they get when nothing is put into them any more.
@@ -125,8 +137,15 @@ pub struct Tree {
     written: HashSet<Vec<u8>>,
     /// Paths that this layer has removed and not made again.
     removed: HashSet<Vec<u8>>,
-    /// For content.
-    piece: Vec<u8>,
+}
+
+/// The layers below.
+#[derive(Debug)]
+enum Below {
+    /// The highest first.
+    Here(Vec<Lower>),
+    /// They may not be there yet.
+    Later(Unfinished),
 }
 
 #[derive(Debug)]
@@ -141,25 +160,31 @@ struct Recent {
 impl Tree {
     /// A writer into the directory `root`. `lowers` are the directories of the layers below, the highest first.
     pub fn new(root: &Path, removals: Removals, lowers: &[PathBuf]) -> Result<Self, Error> {
-        let unopened = |path: &Path| {
-            let path = shown(path.as_os_str().as_bytes());
-            move |errno: Errno| Error::Open { path, source: errno.into() }
-        };
-        let lower = |path: &PathBuf| Lower::new(path.clone()).map_err(unopened(path));
+        let lower = |path: &PathBuf| Lower::new(path.clone()).map_err(Error::open(path));
+        Self::above(root, removals, Below::Here(lowers.iter().map(lower).collect::<Result<_, _>>()?))
+    }
+
+    /// A writer into the new directory `root` of a layer whose lower ones may not be there yet. What it writes is to be
+    /// [settled](settle). A hard link into a lower layer ends it with [`Error::Below`].
+    pub fn staged(root: &Path, removals: Removals) -> Result<Self, Error> {
+        rustix::fs::mkdir(root, Mode::from_raw_mode(0o700)).map_err(Error::open(root))?;
+        Self::above(root, removals, Below::Later(Unfinished::default()))
+    }
+
+    fn above(root: &Path, removals: Removals, below: Below) -> Result<Self, Error> {
         Ok(Self {
-            root: Root::open(root).map_err(unopened(root))?,
+            root: Root::open(root).map_err(Error::open(root))?,
             removals,
-            lowers: lowers.iter().map(lower).collect::<Result<_, _>>()?,
+            below,
             recent: None,
             dated: Vec::new(),
             written: HashSet::new(),
             removed: HashSet::new(),
-            piece: vec![0; PIECE],
         })
     }
 
     /// Writes one entry, with its content from `archive`.
-    pub fn write<R: Read>(&mut self, entry: &Entry, archive: &mut Archive<R>) -> Result<(), Error> {
+    pub fn write<R: BufRead>(&mut self, entry: &Entry, archive: &mut Archive<R>) -> Result<(), Error> {
         let path = name::clean(&entry.path);
         let (parent, base) = name::split(&path);
         // Whatever leads to the root itself is not for this layer to say.
@@ -185,8 +210,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives directories their times.
-    pub fn finish(self) -> Result<(), Error> {
+    /// Gives directories their times. What it returns is for [`settle`], and empty where the layers below were there.
+    pub fn finish(self) -> Result<Unfinished, Error> {
         for (path, attributes) in &self.dated {
             let failed = Error::step("set the times of", path);
             let resolved = self.root.resolve(path).map_err(Error::step("find", path))?;
@@ -194,7 +219,10 @@ impl Tree {
             let directory = self.root.directory(parent).map_err(Error::step("find", path))?;
             attributes.set_times_at(directory.as_fd(), base).map_err(failed)?;
         }
-        Ok(())
+        match self.below {
+            Below::Here(_) => Ok(Unfinished::default()),
+            Below::Later(unfinished) => Ok(unfinished),
+        }
     }
 
     /// The directory that an entry goes into, made if it is missing. `None` for a removal from what this layer has
@@ -228,7 +256,7 @@ impl Tree {
     }
 
     /// Makes a directory that has no entry of its own yet, like the one that it hides.
-    fn imply(&self, path: &[u8]) -> Result<(), Errno> {
+    fn imply(&mut self, path: &[u8]) -> Result<(), Errno> {
         let (parent, base) = name::split(path);
         let above = self.root.directory(parent)?;
         match mkdirat(&above, base, Mode::from_raw_mode(0o755)) {
@@ -237,14 +265,13 @@ impl Tree {
         }
         let made = self.root.directory(path)?;
         rustix::fs::fchmod(&made, Mode::from_raw_mode(0o755))?;
-        for lower in &self.lowers {
-            match lower.directory(path)? {
-                lower::Found::Nothing => {}
-                lower::Found::Other => break,
-                lower::Found::Directory(hidden) => return attributes::copy(hidden.as_fd(), made.as_fd()),
-            }
+        match &mut self.below {
+            Below::Here(lowers) => match lower::hidden(lowers, path)? {
+                Some(hidden) => attributes::copy(hidden.as_fd(), made.as_fd()),
+                None => Ok(()),
+            },
+            Below::Later(unfinished) => unfinished.implied(path, made.as_fd()),
         }
-        Ok(())
     }
 
     /// Marks the entry's directory as one that hides what lies below it. All three actions say whether the directory is
@@ -291,7 +318,7 @@ impl Tree {
         Ok(!replaced)
     }
 
-    fn create<R: Read>(
+    fn create<R: BufRead>(
         &mut self,
         recent: &Recent,
         base: &[u8],
@@ -302,8 +329,10 @@ impl Tree {
         let attributes = Attributes::of(entry, owner(entry)?, self.hides_overlay_attributes());
         let mut made = self.make(recent, base, entry);
         if entry.kind == Kind::HardLink && made.as_ref().is_err_and(|error| *error == Errno::NOENT) {
-            self.bring_up(&entry.link)
-                .map_err(Error::step("copy the file that is linked to by", &entry.path))?;
+            let known = self.bring_up(&entry.link);
+            if !known.map_err(Error::step("copy the file that is linked to by", &entry.path))? {
+                return Err(Error::Below { path: shown(&entry.path) });
+            }
             made = self.make(recent, base, entry);
         }
         let mut replaced = false;
@@ -315,7 +344,7 @@ impl Tree {
             made = self.make(recent, base, entry);
         }
         let failed = |step| Error::step(step, &entry.path);
-        match (entry.kind, made) {
+        match (entry.kind, &made) {
             // It is only marked as seen, and it has removed what was there.
             (Kind::Global, _) => {
                 self.root.remove(&path).map_err(failed("replace"))?;
@@ -326,19 +355,22 @@ impl Tree {
                 return Err(Error::refused(&entry.path, "its type is none that a layer may have"));
             }
             (Kind::Directory, Ok(_) | Err(Errno::EXIST)) => {
+                if let Below::Later(unfinished) = &mut self.below {
+                    unfinished.stated(&path, made.is_ok());
+                }
                 let directory = self.root.directory(&path).map_err(failed("find"))?;
                 attributes.set_on(directory.as_fd()).map_err(failed("set the attributes of"))?;
                 self.dated.push((name::clean(&entry.path), attributes));
             }
             (Kind::File, Ok(Some(file))) => {
-                self.fill(&file, entry, archive)?;
+                fill(file, entry, archive)?;
                 attributes.set_on(file.as_fd()).map_err(failed("set the attributes of"))?;
             }
             (_, Ok(_)) => {
                 let set = attributes.set_at(recent.directory.as_fd(), base);
                 set.map_err(failed("set the attributes of"))?;
             }
-            (_, Err(errno)) => return Err(failed("create")(errno)),
+            (_, Err(errno)) => return Err(failed("create")(*errno)),
         }
         self.removed.remove(&path);
         self.written.extend(self.keeps_paths().then_some(path));
@@ -348,38 +380,39 @@ impl Tree {
     /// Copies the target of a hard link up from the layer that has it, as the overlay filesystem does where the two are
     /// linked on a mount. containerd fails on such a layer here, and takes it where all files are in one directory.
     /// Only files: whatever else there may be is left, and the link fails.
-    fn bring_up(&self, target: &[u8]) -> Result<(), Errno> {
+    /// `false` if the layers below are not there to be asked.
+    fn bring_up(&mut self, target: &[u8]) -> Result<bool, Errno> {
         let (parent, base) = name::split(target);
         let path = joined(&self.root.resolve(parent)?, base);
         if self.removed.contains(&path) {
-            return Ok(());
+            return Ok(true);
         }
         let mut hidden = match lower::look(&self.root, &path)? {
             lower::Look::Absent { opaque } => opaque,
-            lower::Look::File(_) | lower::Look::Other => return Ok(()),
+            lower::Look::File(_) | lower::Look::Other => return Ok(true),
         };
-        for lower in &self.lowers {
+        let Below::Here(lowers) = &self.below else { return Ok(hidden) };
+        for lower in lowers {
             match lower.look(&path)? {
-                _ if hidden => return Ok(()),
+                _ if hidden => return Ok(true),
                 lower::Look::Absent { opaque } => hidden = opaque,
-                lower::Look::Other => return Ok(()),
-                lower::Look::File(file) => {
-                    let (parent, base) = name::split(&path);
-                    name::prefixes(parent).try_for_each(|prefix| self.imply(prefix))?;
-                    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-                    let directory = self.root.directory(parent)?;
-                    let mode = Mode::from_raw_mode(0o600);
-                    let mut copy = File::from(openat(&directory, base, flags | OFlags::CLOEXEC, mode)?);
-                    let copied = io::copy(
-                        &mut File::from(file.try_clone().map_err(|error| errno(&error))?),
-                        &mut copy,
-                    );
-                    copied.map_err(|error| errno(&error))?;
-                    return attributes::copy(file.as_fd(), copy.as_fd());
-                }
+                lower::Look::Other => return Ok(true),
+                lower::Look::File(file) => return self.copy_up(&path, &file).map(|()| true),
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    fn copy_up(&mut self, path: &[u8], file: &OwnedFd) -> Result<(), Errno> {
+        let (parent, base) = name::split(path);
+        name::prefixes(parent).try_for_each(|prefix| self.imply(prefix))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let directory = self.root.directory(parent)?;
+        let mode = Mode::from_raw_mode(0o600);
+        let mut copy = File::from(openat(&directory, base, flags | OFlags::CLOEXEC, mode)?);
+        let mut original = File::from(file.try_clone().map_err(|error| errno(&error))?);
+        io::copy(&mut original, &mut copy).map_err(|error| errno(&error))?;
+        attributes::copy(file.as_fd(), copy.as_fd())
     }
 
     /// Creates the entry's file if there is none of its name; a regular one is open then.
@@ -413,47 +446,6 @@ impl Tree {
         Ok(None)
     }
 
-    /// Writes the content; what the archive does not hold of it stays a hole.
-    fn fill<R: Read>(
-        &mut self,
-        file: &OwnedFd,
-        entry: &Entry,
-        archive: &mut Archive<R>,
-    ) -> Result<(), Error> {
-        let failed = |step| Error::step(step, &entry.path);
-        let mut end = 0;
-        for Segment { offset, length } in entry.segments.iter().copied() {
-            if offset != end {
-                seek(file, SeekFrom::Start(offset)).map_err(failed("write"))?;
-            }
-            end = offset + length;
-            let mut left = length;
-            while left > 0 {
-                let wanted = self.piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-                let mut filled = 0;
-                while filled < wanted {
-                    match archive.read(&mut self.piece[filled..wanted])? {
-                        0 => return Err(Error::refused(&entry.path, "its content is shorter than its map")),
-                        read => filled += read,
-                    }
-                }
-                let mut rest = &self.piece[..wanted];
-                while !rest.is_empty() {
-                    match rustix::io::write(file, rest) {
-                        Ok(written) => rest = &rest[written..],
-                        Err(Errno::INTR) => {}
-                        Err(errno) => return Err(failed("write")(errno)),
-                    }
-                }
-                left -= wanted as u64;
-            }
-        }
-        if end < entry.size {
-            ftruncate(file, entry.size).map_err(failed("write"))?;
-        }
-        Ok(())
-    }
-
     fn keeps_paths(&self) -> bool {
         self.removals == Removals::Delete
     }
@@ -462,6 +454,36 @@ impl Tree {
     fn hides_overlay_attributes(&self) -> bool {
         self.removals == Removals::Overlay { user_attributes: true }
     }
+}
+
+/// Writes the content; what the archive does not hold of it stays a hole.
+fn fill<R: BufRead>(file: &OwnedFd, entry: &Entry, archive: &mut Archive<R>) -> Result<(), Error> {
+    let failed = |step| Error::step(step, &entry.path);
+    let mut end = 0;
+    for Segment { offset, length } in entry.segments.iter().copied() {
+        if offset != end {
+            seek(file, SeekFrom::Start(offset)).map_err(failed("write"))?;
+        }
+        end = offset + length;
+        let mut left = length;
+        while left > 0 {
+            let part = archive.content()?;
+            let part = &part[..part.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
+            if part.is_empty() {
+                return Err(Error::refused(&entry.path, "its content is shorter than its map"));
+            }
+            let written = match rustix::io::write(file, part) {
+                Err(Errno::INTR) => 0,
+                written => written.map_err(failed("write"))?,
+            };
+            archive.consume(written);
+            left -= written as u64;
+        }
+    }
+    if end < entry.size {
+        ftruncate(file, entry.size).map_err(failed("write"))?;
+    }
+    Ok(())
 }
 
 /// The system's own number of an error; of one that is not the system's, that it failed.

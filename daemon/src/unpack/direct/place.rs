@@ -6,15 +6,15 @@ use std::path::PathBuf;
 
 use crate::containerd::Mount;
 use crate::oci::{Descriptor, media_type};
-use crate::unpack::tree::{self, Removals};
+use crate::unpack::tree::{self, Removals, Tree};
 
 /// A directory to write into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::unpack) struct Place {
-    pub(super) root: PathBuf,
-    pub(super) removals: Removals,
+    pub(in crate::unpack) root: PathBuf,
+    pub(in crate::unpack) removals: Removals,
     /// The directories of the layers below, the highest first, where `root` does not hold their files.
-    pub(super) lowers: Vec<PathBuf>,
+    pub(in crate::unpack) lowers: Vec<PathBuf>,
 }
 
 /// Why the direct engine leaves a layer to containerd's differ.
@@ -45,25 +45,34 @@ impl fmt::Display for Unfit {
 }
 
 impl Place {
+    /// The writer into this place.
+    pub(in crate::unpack) fn tree(&self) -> Result<Tree, tree::Error> {
+        Tree::new(&self.root, self.removals, &self.lowers)
+    }
+
     /// Where the layer `blob` goes on these mounts.
     pub(in crate::unpack) fn of(blob: &Descriptor, mounts: &[Mount]) -> Result<Self, Unfit> {
         if !is_tar(&blob.media_type) {
             return Err(Unfit::MediaType(blob.media_type.clone()));
         }
-        let place = match mounts {
-            [mount] if mount.r#type == "bind" => of_bind(mount),
-            [mount] if mount.r#type == "overlay" => of_overlay(mount),
-            _ => None,
-        };
-        place.ok_or_else(|| {
+        Self::of_mounts(mounts).ok_or_else(|| {
             let shown = |mount: &Mount| format!("{} ({})", mount.r#type, mount.options.join(","));
             Unfit::Mounts(mounts.iter().map(shown).collect::<Vec<_>>().join(", "))
         })
     }
+
+    /// Where any layer goes on these mounts; `None` if they are others than can be written into.
+    pub(in crate::unpack) fn of_mounts(mounts: &[Mount]) -> Option<Self> {
+        match mounts {
+            [mount] if mount.r#type == "bind" => of_bind(mount),
+            [mount] if mount.r#type == "overlay" => of_overlay(mount),
+            _ => None,
+        }
+    }
 }
 
 /// Whether it is a tar, bare or in gzip or Zstandard. Which of them, its first bytes say.
-fn is_tar(media_type: &str) -> bool {
+pub(in crate::unpack) fn is_tar(media_type: &str) -> bool {
     let name = media_type.split(';').next().unwrap_or_default().trim();
     media_type::kind(name) == media_type::Kind::Layer
         && [".tar", ".tar+gzip", ".tar+zstd", ".tar.gzip", ".tar.zstd"].iter().any(|end| name.ends_with(end))

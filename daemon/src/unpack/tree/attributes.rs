@@ -89,11 +89,23 @@ pub(super) fn set_owner_at(
     chownat(directory, name, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// Gives one directory the owner, mode, times and attributes of another one.
+/// Gives one directory or file the owner, mode, times and attributes of another one.
 pub(super) fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
+    copy_owner_and_mode(from, to)?;
+    copy_times(from, to)?;
+    copy_extended(from, to)
+}
+
+/// Its owner and mode alone.
+pub(super) fn copy_owner_and_mode(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
     let stat = fstat(from)?;
     fchown(to, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
-    fchmod(to, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
+    fchmod(to, Mode::from_raw_mode(stat.st_mode & 0o7777))
+}
+
+/// Its times alone.
+pub(super) fn copy_times(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
+    let stat = fstat(from)?;
     let nanoseconds = |number| i64::try_from(number).unwrap_or_default();
     futimens(
         to,
@@ -101,7 +113,11 @@ pub(super) fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno
             last_access: Timespec { tv_sec: stat.st_atime, tv_nsec: nanoseconds(stat.st_atime_nsec) },
             last_modification: Timespec { tv_sec: stat.st_mtime, tv_nsec: nanoseconds(stat.st_mtime_nsec) },
         },
-    )?;
+    )
+}
+
+/// Its extended attributes, but for those that the other one has already.
+pub(super) fn copy_extended(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut names = vec![0; LONGEST];
     let length = match flistxattr(from, names.as_mut_slice()) {
         Err(Errno::NOTSUP) => return Ok(()),

@@ -15,7 +15,7 @@ use super::root::Root;
 pub(super) struct Lower(PathBuf);
 
 /// What a layer has at a path.
-pub(super) enum Found {
+enum Found {
     Nothing,
     Directory(OwnedFd),
     /// A file, or that it removes one.
@@ -30,7 +30,7 @@ impl Lower {
 
     /// Follows symlinks within this layer, as containerd does: a directory that takes a symlink's place gets the
     /// attributes of where it led.
-    pub(super) fn directory(&self, path: &[u8]) -> Result<Found, Errno> {
+    fn directory(&self, path: &[u8]) -> Result<Found, Errno> {
         let root = Root::open(&self.0)?;
         match root.directory(&root.resolve(path)?) {
             Ok(directory) => Ok(Found::Directory(directory)),
@@ -44,6 +44,19 @@ impl Lower {
     pub(super) fn look(&self, path: &[u8]) -> Result<Look, Errno> {
         look(&Root::open(&self.0)?, path)
     }
+}
+
+/// The directory that is hidden by one of the same path above the layers, the highest first. None shows through a layer
+/// that has something else there.
+pub(super) fn hidden(lowers: &[Lower], path: &[u8]) -> Result<Option<OwnedFd>, Errno> {
+    for lower in lowers {
+        match lower.directory(path)? {
+            Found::Nothing => {}
+            Found::Other => break,
+            Found::Directory(hidden) => return Ok(Some(hidden)),
+        }
+    }
+    Ok(None)
 }
 
 /// What one layer of an overlay has at a path, and lets through of the layers below.

@@ -36,8 +36,10 @@ impl Ground {
         self.path("root").join(path)
     }
 
-    /// Writes the entries as a layer onto what is there.
+    /// Writes the entries as a layer onto what is there; if that is nothing, ahead of the layers below, too.
     fn write(&self, removals: Removals, entries: &[Sample]) -> Result<(), Error> {
+        let empty = fs::read_dir(self.path("root")).expect("it is there").next().is_none();
+        let staged = (empty && removals == OVERLAY).then(|| self.write_ahead(entries));
         for whole_paths in [false, true] {
             // The walk without openat2 writes into a place of its own, and must come to the same.
             let root = self.path(if whole_paths { "root" } else { "stepwise" });
@@ -50,7 +52,7 @@ impl Ground {
             if !whole_paths {
                 tree.root = tree.root.step_by_step();
             }
-            let outcome = written(tree, entries);
+            let outcome = written(tree, entries).map(drop);
             if whole_paths {
                 let kept: Vec<_> = fs::read_dir(self.path("outside")).expect("it is there").collect();
                 assert_eq!(kept.len(), 1, "something was put outside");
@@ -60,10 +62,37 @@ impl Ground {
                 fs::remove_dir_all(stepwise).expect("a directory of this test");
                 let difference = ours.difference_from(&theirs);
                 assert!(difference.is_empty(), "the two walks differ: {difference:#?}");
+                match staged {
+                    Some(Ok(())) => {
+                        let settled = self.path("settled");
+                        let difference = dated_listing(&settled).difference_from(&dated_listing(&root));
+                        assert!(difference.is_empty(), "written ahead it differs: {difference:#?}");
+                        fs::remove_dir_all(settled).expect("a directory of this test");
+                        outcome.as_ref().expect("written ahead it was taken");
+                    }
+                    // It does not know yet what would come of it.
+                    None | Some(Err(Error::Below { .. })) => {}
+                    Some(Err(error)) => {
+                        assert_eq!(outcome.as_ref().expect_err("refused").to_string(), error.to_string());
+                    }
+                }
                 return outcome;
             }
         }
         unreachable!("the loop returns")
+    }
+
+    /// The same without the layers below, which come afterwards, into `settled`.
+    fn write_ahead(&self, entries: &[Sample]) -> Result<(), Error> {
+        let (staged, settled) = (self.path("staged"), self.path("settled"));
+        let unfinished = written(Tree::staged(&staged, OVERLAY)?, entries);
+        if unfinished.is_ok() {
+            fs::create_dir(&settled).expect("a directory");
+        }
+        let outcome =
+            unfinished.and_then(|unfinished| settle(&staged, &settled, &[self.path("lower")], &unfinished));
+        fs::remove_dir_all(staged).expect("a directory of this test");
+        outcome
     }
 
     fn tree(&self) -> Listing {
@@ -94,7 +123,19 @@ fn listing(root: &Path) -> Listing {
     listing
 }
 
-fn written(mut tree: Tree, entries: &[Sample]) -> Result<(), Error> {
+/// What is there, with the times of the past: no entry of a test is dated to the moment.
+fn dated_listing(root: &Path) -> Listing {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_secs();
+    let mut listing = Listing::read(root).expect("a tree");
+    for entry in listing.entries.values_mut() {
+        if entry.mtime.0.abs_diff(i64::try_from(now).expect("this century")) < 600 {
+            entry.mtime = (0, 0);
+        }
+    }
+    listing
+}
+
+fn written(mut tree: Tree, entries: &[Sample]) -> Result<Unfinished, Error> {
     let bytes = tar(entries);
     let mut archive = Archive::new(bytes.as_slice());
     while let Some(entry) = archive.next_entry()? {

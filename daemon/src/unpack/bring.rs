@@ -1,0 +1,189 @@
+//! Brings one layer: its blob into the content store, and its files where they can be written while it comes, in one
+//! pass over the same bytes. What goes wrong with the files alone fails nothing here: the layer is then unpacked from the
+//! store, when it is its turn, and says what is wrong.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use super::direct::{self, Place, Written};
+use super::staging::{Staged, Staging};
+use super::tree::{Removals, Tree};
+use super::{Context, Layer};
+use crate::cause;
+use crate::containerd::labels;
+use crate::fetch::{self, Fetched, Fetcher, Listen, Tap, Tapped, slots, tap};
+use crate::oci::DiffId;
+
+/// Brings layers for all pulls of this node.
+#[derive(Clone)]
+pub(super) struct Bringer {
+    pub(super) fetcher: Arc<Fetcher>,
+    /// Layers at once that are written ahead from the content store, for it gives them as fast as they can be written.
+    pub(super) readers: Arc<Semaphore>,
+}
+
+/// Where a layer is written while it comes.
+#[derive(Clone, Debug)]
+pub(super) enum Target {
+    /// Into its own snapshot, which is prepared.
+    Active(Place),
+    /// Ahead of it.
+    Staged(Arc<Staging>, Removals),
+}
+
+/// What was brought.
+#[derive(Debug)]
+pub(super) struct Brought {
+    /// How the blob came.
+    pub(super) fetched: Fetched,
+    /// Whether the content store has it.
+    pub(super) stored: bool,
+    pub(super) files: Files,
+}
+
+/// A layer's files, as far as they are there.
+#[derive(Debug)]
+pub(super) enum Files {
+    /// Nothing was written that counts.
+    Unwritten,
+    /// All, in the layer's own snapshot.
+    InPlace(DiffId),
+    /// Some, in the layer's own snapshot, which is of no use any more.
+    Spoilt,
+    /// All, to be moved.
+    Staged(Staged),
+    /// The disk is full.
+    NoRoom(direct::Error),
+}
+
+impl Bringer {
+    /// Brings the layer, whose place in the pull's line is `place`.
+    pub(super) async fn bring(
+        &self,
+        context: &Context,
+        layer: &Layer,
+        place: &slots::Place,
+        target: Option<Target>,
+    ) -> Result<Brought, fetch::Error> {
+        let Context { containerd, source, meter, keep_layers } = context;
+        let mut target = target.filter(|_| direct::is_tar(&layer.blob.media_type));
+        let mut spoilt = Files::Unwritten;
+        if let Some(wanted) = target.as_ref().filter(|_| !keep_layers) {
+            let mut writing = None;
+            let listen = listen(wanted, &mut writing);
+            let passed = self.fetcher.pass(containerd, source, &layer.blob, meter, place, listen).await?;
+            match Writing::end(writing).await {
+                files @ (Files::InPlace(_) | Files::Staged(_)) if passed => {
+                    let fetched = Fetched::Transferred { continued: 0 };
+                    return Ok(Brought { fetched, stored: false, files });
+                }
+                Files::NoRoom(error) => return Ok(Brought::full(error)),
+                // Not into the same directory again.
+                Files::InPlace(_) | Files::Spoilt => (target, spoilt) = (None, Files::Spoilt),
+                Files::Staged(_) | Files::Unwritten => {}
+            }
+        }
+        let mut writing = None;
+        let listen = target.as_ref().map(|target| listen(target, &mut writing));
+        let fetched = self.fetcher.blob(containerd, source, &layer.blob, meter, place, listen).await?;
+        let files = match (writing, target) {
+            (Some(writing), _) => Writing::end(Some(writing)).await,
+            (None, Some(target @ Target::Staged(..))) => self.write_stored(context, layer, &target).await?,
+            (None, _) => spoilt,
+        };
+        if let Files::InPlace(diff_id) | Files::Staged(Staged { diff_id, .. }) = &files
+            && *diff_id == layer.diff_id
+        {
+            let label = (labels::UNCOMPRESSED.to_owned(), diff_id.to_string());
+            containerd.label_blob(&layer.blob.digest, HashMap::from([label])).await?;
+        }
+        Ok(Brought { fetched, stored: true, files })
+    }
+
+    /// Writes a layer ahead that the content store has.
+    async fn write_stored(
+        &self,
+        context: &Context,
+        layer: &Layer,
+        target: &Target,
+    ) -> Result<Files, fetch::Error> {
+        // It is never closed.
+        let _permit = self.readers.acquire().await;
+        let (tap, tapped) = tap();
+        let writing = target.begin(tapped);
+        direct::send_blob(&context.containerd, &layer.blob.digest, tap).await?;
+        Ok(Writing::end(Some(writing)).await)
+    }
+}
+
+impl Brought {
+    fn full(error: direct::Error) -> Self {
+        let fetched = Fetched::Transferred { continued: 0 };
+        Self { fetched, stored: false, files: Files::NoRoom(error) }
+    }
+}
+
+/// Begins to write when the first bytes come, and says so in `writing`.
+fn listen<'a>(target: &'a Target, writing: &'a mut Option<Writing>) -> Listen<'a> {
+    Box::new(move || {
+        let (tap, tapped): (Tap, Tapped) = tap();
+        *writing = Some(target.begin(tapped));
+        tap
+    })
+}
+
+impl Target {
+    /// Writes what is tapped, in a thread of its own.
+    fn begin(&self, tapped: Tapped) -> Writing {
+        match self.clone() {
+            Self::Active(place) => {
+                let write = move || direct::written(&place.root, place.tree(), tapped);
+                Writing { staged: None, task: tokio::task::spawn_blocking(write) }
+            }
+            Self::Staged(staging, removals) => {
+                let root = staging.directory();
+                let staged = Some((root.clone(), removals));
+                let write = move || {
+                    let tree = Tree::staged(&root, removals);
+                    direct::written(&root, tree, tapped)
+                };
+                Writing { staged, task: staging.writers().spawn_blocking(write) }
+            }
+        }
+    }
+}
+
+/// A layer that is being written.
+#[derive(Debug)]
+struct Writing {
+    /// `None` if it is its own snapshot's directory.
+    staged: Option<(PathBuf, Removals)>,
+    task: JoinHandle<Result<Written, direct::Error>>,
+}
+
+impl Writing {
+    /// What came of it.
+    async fn end(writing: Option<Self>) -> Files {
+        let Some(Self { staged, task }) = writing else { return Files::Unwritten };
+        let written = match task.await {
+            Ok(written) => written,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        };
+        match (written, staged) {
+            (Ok(Written { diff_id, unfinished }), Some((root, removals))) => {
+                Files::Staged(Staged { root, removals, unfinished, diff_id })
+            }
+            (Ok(Written { diff_id, .. }), None) => Files::InPlace(diff_id),
+            (Err(error), _) if error.is_full_disk() => Files::NoRoom(error),
+            (Err(error), staged) => {
+                let error = cause::chain(&error);
+                tracing::debug!(error, "a layer is not written while it comes");
+                if staged.is_some() { Files::Unwritten } else { Files::Spoilt }
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Where the layers of one pull are written before the layers below them are committed: one active snapshot without a
+//! parent, with a directory for each layer. Under the pull's lease, so that a crash leaves nothing. From there a layer's
+//! files are moved into its own snapshot when that can be prepared.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio_util::task::TaskTracker;
+
+use super::direct::Place;
+use super::tree::{self, Removals, Unfinished};
+use crate::containerd::snapshots::{Prepared, Snapshots};
+use crate::containerd::{Error, Snapshotter};
+use crate::oci::DiffId;
+
+/// The snapshotter of containerd's own whose layers lie beside each other as they were written. Others of its own
+/// (`native`, `btrfs`, `devmapper`) begin each with the files of the one below.
+const OVERLAYFS: &str = "overlayfs";
+
+/// The staging of one pull.
+#[derive(Debug)]
+pub(super) struct Staging {
+    snapshots: Snapshots,
+    key: String,
+    root: PathBuf,
+    /// Directories made so far.
+    count: AtomicUsize,
+    /// Threads that write, so that nothing is removed under their hands.
+    writers: TaskTracker,
+}
+
+/// A layer that waits for its snapshot.
+#[derive(Debug)]
+pub(super) struct Staged {
+    pub(super) root: PathBuf,
+    /// How its removals are written.
+    pub(super) removals: Removals,
+    pub(super) unfinished: Unfinished,
+    pub(super) diff_id: DiffId,
+}
+
+/// Why what was written ahead is of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unsettled {
+    /// The snapshotter writes removals in another way.
+    #[error("its snapshot is mounted in another way than was expected")]
+    Removals,
+    /// It cannot be moved or finished.
+    #[error(transparent)]
+    Tree(#[from] tree::Error),
+}
+
+impl Staging {
+    /// Whether layers of this snapshotter can be written ahead.
+    pub(super) fn is_possible(snapshotter: &Snapshotter) -> bool {
+        snapshotter.as_str() == OVERLAYFS
+    }
+
+    /// Prepares the snapshot. `None` if it is no directory that this process can write into.
+    pub(super) async fn open(snapshots: Snapshots, key: String) -> Result<Option<Self>, Error> {
+        let Prepared::Active(mounts) = snapshots.prepare(&key, None, HashMap::new()).await? else {
+            return Ok(None);
+        };
+        let usable = Place::of_mounts(&mounts).filter(|place| fs::create_dir(place.root.join("0")).is_ok());
+        let Some(place) = usable else {
+            snapshots.remove(&key).await?;
+            return Ok(None);
+        };
+        let (count, writers) = (AtomicUsize::new(1), TaskTracker::new());
+        Ok(Some(Self { snapshots, key, root: place.root, count, writers }))
+    }
+
+    /// A directory for one layer, as yet unmade.
+    pub(super) fn directory(&self) -> PathBuf {
+        self.root.join(self.count.fetch_add(1, Ordering::Relaxed).to_string())
+    }
+
+    /// Writers into it, so that nothing is removed under their hands.
+    pub(super) fn writers(&self) -> &TaskTracker {
+        &self.writers
+    }
+
+    /// Removes it with all that was not moved. The caller has seen to it that nobody begins to write any more.
+    pub(super) async fn close(&self) -> Result<(), Error> {
+        self.writers.close();
+        self.writers.wait().await;
+        self.snapshots.remove(&self.key).await
+    }
+}
+
+impl Staged {
+    /// What the files' uncompressed bytes hash to.
+    pub(super) fn diff_id(&self) -> &DiffId {
+        &self.diff_id
+    }
+
+    /// Moves the files into their own snapshot. On an error it may have some of them. Blocks.
+    pub(super) fn settle(&self, place: &Place) -> Result<(), Unsettled> {
+        if place.removals != self.removals {
+            return Err(Unsettled::Removals);
+        }
+        Ok(tree::settle(&self.root, &place.root, &place.lowers, &self.unfinished)?)
+    }
+}

@@ -1,0 +1,301 @@
+//! The work on one layer: asked of the snapshotter, filled, proved and committed.
+
+use std::collections::HashMap;
+
+use tokio_util::task::TaskTracker;
+
+use super::bring::{Brought, Files};
+use super::clear::Clearance;
+use super::direct::{self, Failure, Place, Unfit};
+use super::snapshot_key::SnapshotKeys;
+use super::staging::Staged;
+use super::{Context, Engine, Error, Layer, LayerOutcome, Unpacker};
+use crate::containerd::introspection::LoadedSnapshotter;
+use crate::containerd::snapshots::{Committed, Prepared, Snapshots};
+use crate::containerd::{self, Mount, labels};
+use crate::fetch::{Fetched, Fetcher};
+use crate::oci::DiffId;
+
+/// How often a prepare may answer "exists" while the snapshot cannot be found (containerd's own bound).
+const PREPARE_ATTEMPTS: u32 = 3;
+
+/// An active snapshot that waits to be filled.
+pub(super) struct Active {
+    key: String,
+    pub(super) mounts: Vec<Mount>,
+}
+
+/// What a snapshotter has of a layer.
+pub(super) enum Found {
+    /// Nothing: the layer is to be unpacked here.
+    Nothing(Active),
+    /// The layer, or it has taken it over.
+    Layer,
+    /// containerd's record of it, and not the layer.
+    Record,
+    /// The layer's files, which are to be in the guest alone.
+    OnTheHost,
+}
+
+/// The work on one layer.
+pub(super) struct Step<'a> {
+    context: &'a Context,
+    snapshotter: &'a LoadedSnapshotter,
+    /// Whether it leaves all layers to the guest: none must be unpacked on the host then.
+    guest_pull: bool,
+    layer: &'a Layer,
+    keys: &'a SnapshotKeys,
+    engine: Engine,
+    fetcher: &'a Fetcher,
+    clearances: &'a TaskTracker,
+    snapshots: Snapshots,
+}
+
+impl<'a> Step<'a> {
+    pub(super) fn new(
+        unpacker: &'a Unpacker,
+        context: &'a Context,
+        snapshotter: &'a LoadedSnapshotter,
+        layer: &'a Layer,
+    ) -> Self {
+        let snapshots = context.containerd.snapshots(&snapshotter.name);
+        let guest_pull = unpacker.guest_pull.contains(&snapshotter.name);
+        let Unpacker { keys, clearances, engine, bringer, .. } = unpacker;
+        let (engine, fetcher) = (*engine, &*bringer.fetcher);
+        Self { context, snapshotter, guest_pull, layer, keys, engine, fetcher, clearances, snapshots }
+    }
+
+    /// Asks the snapshotter for the layer. Always a prepare, never a stat alone: a remote snapshotter takes a layer over
+    /// only when it is asked for it.
+    pub(super) async fn prepare(&self) -> Result<Found, Error> {
+        for _ in 0..PREPARE_ATTEMPTS {
+            let key = self.keys.next(&self.layer.chain_id);
+            let prepared =
+                self.snapshots.prepare(&key, self.layer.parent.as_ref(), self.layer.labels.clone()).await;
+            match prepared.map_err(|source| self.failed(source))? {
+                Prepared::Active(_) if self.guest_pull => {
+                    self.abandon(&key).await;
+                    return Err(self.not_guest_pull());
+                }
+                Prepared::Active(mounts) => return Ok(Found::Nothing(Active { key, mounts })),
+                Prepared::Exists => {
+                    // Held first and looked at second, so that no collection can come between. containerd 1.6 does
+                    // not hold by itself what a prepare finds.
+                    self.snapshots.hold(&self.layer.chain_id).await.map_err(|e| self.failed(e))?;
+                    let labels = self.snapshots.labels(&self.layer.chain_id).await;
+                    if let Some(labels) = labels.map_err(|e| self.failed(e))? {
+                        let right = !self.guest_pull || labels::is_guest_pull(&labels);
+                        return Ok(if right { Found::Layer } else { Found::OnTheHost });
+                    }
+                }
+            }
+        }
+        Ok(Found::Record)
+    }
+
+    /// Clears away what cannot be used, and asks once more. `stack` is the layer and all above it.
+    pub(super) async fn instead_of(&self, unusable: Found, stack: &[Layer]) -> Result<Option<Active>, Error> {
+        let (containerd, snapshotter) = (&self.context.containerd, &self.snapshotter.name);
+        let Some(clearance) = Clearance::new(containerd, snapshotter, stack, self.clearances) else {
+            return self.prepare_anew().await;
+        };
+        if matches!(unusable, Found::OnTheHost) {
+            let used_by = clearance.the_unwanted().await.map_err(|source| self.failed(source))?;
+            if let Some(used_by) = used_by {
+                let (snapshotter, chain_id) = (snapshotter.clone(), self.layer.chain_id.clone());
+                return Err(Error::OnTheHost { snapshotter, chain_id, used_by });
+            }
+        } else {
+            clearance.the_dead().await.map_err(|source| self.failed(source))?;
+        }
+        self.prepare_anew().await
+    }
+
+    /// Asks for the layer where nothing unusable is left; `None` if the snapshotter has it.
+    async fn prepare_anew(&self) -> Result<Option<Active>, Error> {
+        match self.prepare().await? {
+            Found::Nothing(active) => Ok(Some(active)),
+            Found::Layer => Ok(None),
+            Found::Record => Err(self.vanished()),
+            Found::OnTheHost => Err(self.not_guest_pull()),
+        }
+    }
+
+    fn not_guest_pull(&self) -> Error {
+        let (layer, snapshotter) = (self.layer.blob.digest.to_string(), self.snapshotter.name.clone());
+        Error::NotGuestPull { layer, snapshotter }
+    }
+
+    /// Fills the active snapshot and commits it; removes it if that fails.
+    pub(super) async fn fill(
+        &self,
+        mut active: Active,
+        brought: impl Future<Output = Brought>,
+    ) -> Result<LayerOutcome, Error> {
+        let filled = self.apply_and_commit(&mut active, brought).await;
+        if filled.as_ref().is_err_and(|error| !error.containerd_is_away()) {
+            self.abandon(&active.key).await;
+        }
+        filled.map(LayerOutcome::Applied)
+    }
+
+    /// Removes an active snapshot. The lease is the second line: what cannot be removed now goes when it is deleted or
+    /// expires.
+    async fn abandon(&self, key: &str) {
+        if let Err(error) = self.snapshots.remove(key).await {
+            tracing::debug!(key, %error, "an active snapshot is left to the lease");
+        }
+    }
+
+    /// Does all of it again, with a blob that was fetched anew.
+    pub(super) async fn once_more(&self) -> Result<LayerOutcome, Error> {
+        match self.prepare_anew().await? {
+            None => Ok(LayerOutcome::Exists),
+            Some(active) => {
+                let fetched = Fetched::Transferred { continued: 0 };
+                let brought = Brought { fetched, stored: true, files: Files::Unwritten };
+                self.fill(active, async { brought }).await
+            }
+        }
+    }
+
+    async fn apply_and_commit(
+        &self,
+        active: &mut Active,
+        brought: impl Future<Output = Brought>,
+    ) -> Result<Fetched, Error> {
+        let Brought { fetched, stored, files } = brought.await;
+        // Whoever writes while the blob comes labels it, too.
+        let labelled = matches!(files, Files::InPlace(_) | Files::Staged(_)) && stored;
+        let written = match self.written(active, files).await? {
+            None if !stored => {
+                // Boxed, as it is rare and large.
+                Box::pin(self.store()).await?;
+                self.apply(active).await?
+            }
+            None => self.apply(active).await?,
+            written => written,
+        };
+        let Some(actual) = written else { return Ok(fetched) };
+        if actual != self.layer.diff_id {
+            let (layer, stated) = (self.layer.blob.digest.to_string(), self.layer.diff_id.clone());
+            return Err(Error::DiffId { layer, stated, actual });
+        }
+        let committed =
+            self.snapshots.commit(&active.key, &self.layer.chain_id, self.layer.labels.clone()).await;
+        match committed.map_err(|source| self.failed(source))? {
+            Committed::Now => {}
+            Committed::Before => self.take_theirs(active).await?,
+        }
+        if stored && !labelled {
+            let uncompressed = (labels::UNCOMPRESSED.to_owned(), self.layer.diff_id.to_string());
+            let labels = HashMap::from([uncompressed]);
+            let labelled = self.context.containerd.label_blob(&self.layer.blob.digest, labels).await;
+            labelled.map_err(|source| self.failed(source))?;
+        }
+        Ok(fetched)
+    }
+
+    /// Takes the files that were written while the blob came; the digest of what they are. `None` if there are none: the
+    /// active snapshot is then empty.
+    async fn written(&self, active: &mut Active, files: Files) -> Result<Option<DiffId>, Error> {
+        match files {
+            Files::Unwritten => return Ok(None),
+            Files::InPlace(diff_id) => return Ok(Some(diff_id)),
+            Files::NoRoom(source) => return Err(self.unwritten(source)),
+            Files::Staged(staged) => {
+                if let Some(diff_id) = self.settle(active, staged).await {
+                    return Ok(Some(diff_id));
+                }
+            }
+            Files::Spoilt => {}
+        }
+        self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
+        if let Some(fresh) = self.prepare_anew().await? {
+            *active = fresh;
+        }
+        Ok(None)
+    }
+
+    /// Moves files that were written ahead into the active snapshot.
+    async fn settle(&self, active: &Active, staged: Staged) -> Option<DiffId> {
+        let diff_id = staged.diff_id().clone();
+        let place = Place::of_mounts(&active.mounts)?;
+        let settled = tokio::task::spawn_blocking(move || staged.settle(&place)).await;
+        match settled.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) {
+            Ok(()) => Some(diff_id),
+            Err(error) => {
+                let digest = &self.layer.blob.digest;
+                tracing::info!(%digest, %error, "a layer that was written ahead is written anew");
+                None
+            }
+        }
+    }
+
+    /// Brings the blob into the content store, where only its files were wanted at first.
+    async fn store(&self) -> Result<(), Error> {
+        let Context { containerd, source, meter, .. } = self.context;
+        let mut line = self.fetcher.line();
+        self.fetcher.blob(containerd, source, &self.layer.blob, meter, &line.place(), None).await?;
+        Ok(())
+    }
+
+    /// Writes the layer's files; the digest of what was written. `None` if somebody else has committed the layer
+    /// meanwhile.
+    async fn apply(&self, active: &mut Active) -> Result<Option<DiffId>, Error> {
+        if self.engine == Engine::Direct {
+            let reason = match self.write(active).await? {
+                Ok(diff_id) => return Ok(Some(diff_id)),
+                Err(reason) => reason,
+            };
+            let digest = &self.layer.blob.digest;
+            tracing::info!(%digest, "a layer is left to containerd's differ: {reason}");
+            if let Unfit::Rights(_) = reason {
+                // Something may have been written before it failed.
+                self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
+                let Some(fresh) = self.prepare_anew().await? else { return Ok(None) };
+                *active = fresh;
+            }
+        }
+        let applied = self.context.containerd.apply(&self.layer.blob, active.mounts.clone()).await;
+        applied.map(Some).map_err(|source| self.failed(source))
+    }
+
+    /// By the direct engine, unless it cannot.
+    async fn write(&self, active: &Active) -> Result<Result<DiffId, Unfit>, Error> {
+        let place = match Place::of(&self.layer.blob, &active.mounts) {
+            Ok(place) => place,
+            Err(unfit) => return Ok(Err(unfit)),
+        };
+        match direct::write(&self.context.containerd, &self.layer.blob, place).await {
+            Ok(diff_id) => Ok(Ok(diff_id)),
+            Err(Failure::Unfit(unfit)) => Ok(Err(unfit)),
+            Err(Failure::Containerd(source)) => Err(self.failed(source)),
+            Err(Failure::Layer(source)) => Err(self.unwritten(source)),
+        }
+    }
+
+    /// Somebody else committed the same chain meanwhile: theirs is as good, ours goes. It is prepared once more, which
+    /// puts theirs under our lease.
+    async fn take_theirs(&self, active: &Active) -> Result<(), Error> {
+        self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
+        let Some(again) = self.prepare_anew().await? else { return Ok(()) };
+        self.snapshots.remove(&again.key).await.map_err(|source| self.failed(source))?;
+        Err(self.vanished())
+    }
+
+    fn vanished(&self) -> Error {
+        let (snapshotter, chain_id) = (self.snapshotter.name.clone(), self.layer.chain_id.clone());
+        Error::Vanished { snapshotter, chain_id }
+    }
+
+    fn unwritten(&self, source: direct::Error) -> Error {
+        let (layer, snapshotter) = (self.layer.blob.digest.to_string(), self.snapshotter.name.clone());
+        Error::Direct { layer, snapshotter, source }
+    }
+
+    fn failed(&self, source: containerd::Error) -> Error {
+        let (layer, snapshotter) = (self.layer.blob.digest.to_string(), self.snapshotter.name.clone());
+        Error::Containerd { layer, snapshotter, source }
+    }
+}
