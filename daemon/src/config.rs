@@ -210,9 +210,9 @@ pub struct Registry {
     #[serde(with = "ranges")]
     #[schemars(with = "usize")]
     pub parallel_ranges: NonZeroUsize,
-    /// How many bytes each of these connections is asked for at once. They wait in memory for their turn: each layer
-    /// that is being downloaded takes at most `parallel_ranges` × `range_size`, and all of them together at most
-    /// `max_concurrent_downloads` times that. A size in `KiB` or `MiB`, such as `8MiB`, and `256MiB` at most.
+    /// How many bytes each of these connections is asked for at once. They wait in memory for their turn: at most
+    /// `parallel_ranges` × `range_size` on this node, over all layers. A layer for which nothing of that is left comes
+    /// over one connection meanwhile. A size in `KiB` or `MiB`, such as `8MiB`, and `256MiB` at most.
     #[serde(with = "written")]
     #[schemars(with = "String")]
     pub range_size: RangeSize,
@@ -290,11 +290,15 @@ pub struct Unpack {
     /// image from this node needs them; running it does not. Without them, a pod of a runtime handler with another
     /// snapshotter makes drayd fetch them again.
     pub keep_layers: bool,
+    /// Have the files of each layer on the disk before the layer counts as unpacked. Otherwise a loss of power soon after
+    /// a pull may leave an image with empty files, as with containerd itself (its `image_pull_with_sync_fs`). Costs as
+    /// much time as the disk needs.
+    pub sync: bool,
 }
 
 impl Default for Unpack {
     fn default() -> Self {
-        Self { engine: Engine::default(), keep_layers: true }
+        Self { engine: Engine::default(), keep_layers: true, sync: false }
     }
 }
 
@@ -302,13 +306,14 @@ impl Default for Unpack {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// For each layer the fastest engine that is proved to write it right. In this version that is always `differ`.
+    /// For each layer the fastest engine that writes it right. In this version that is `direct`.
     #[default]
     Auto,
     /// The diff service of containerd, which can write every layer.
     Differ,
-    /// drayd itself, in one pass over the layer, for tar layers on `bind` and `overlay` mounts whose directories drayd can
-    /// write into, as those of `overlayfs` and `native`. What it cannot write goes to the differ, and the log says why.
+    /// drayd itself, in one pass while the layer comes, for tar layers on `bind` and `overlay` mounts whose directories
+    /// drayd can write into, as those of `overlayfs` and `native`. What it cannot write goes to the differ, and the log
+    /// says why.
     Direct,
 }
 

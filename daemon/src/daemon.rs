@@ -17,7 +17,7 @@ use crate::node::snapshotter::UnknownHandler;
 use crate::node::{self, Node};
 use crate::pull::{self, Puller};
 use crate::registry::{self, Registry};
-use crate::unpack::Engine;
+use crate::unpack::{Engine, Writing};
 
 /// How long calls in progress may take to end after SIGTERM: below systemd's own 90 s, after which it kills.
 const DRAIN: Duration = Duration::from_secs(60);
@@ -124,9 +124,12 @@ fn puller(
         always_verify_credentials: config.pull.always_verify_credentials,
         lease_lifetime: config.pull.lease_lifetime.0,
         guest_pull,
-        engine: match config.unpack.engine {
-            config::Engine::Auto | config::Engine::Differ => Engine::Differ,
-            config::Engine::Direct => Engine::Direct,
+        writing: Writing {
+            engine: match config.unpack.engine {
+                config::Engine::Differ => Engine::Differ,
+                config::Engine::Auto | config::Engine::Direct => Engine::Direct,
+            },
+            sync: config.unpack.sync,
         },
     };
     Ok(Puller::new(settings, containerd.clone(), node.clone(), fetcher))

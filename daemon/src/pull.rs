@@ -30,7 +30,7 @@ use crate::node::Node;
 use crate::node::snapshotter::Choice;
 use crate::oci::Platform;
 use crate::registry::Repository;
-use crate::unpack::{Context, Engine, Unpacker};
+use crate::unpack::{Context, Unpacker, Writing};
 use call::{Call, Tally};
 use inflight::{Inflight, Key, Share};
 use lease::Leases;
@@ -54,8 +54,8 @@ pub struct Config {
     pub lease_lifetime: Duration,
     /// Snapshotters that leave all layers to the guest.
     pub guest_pull: BTreeSet<Snapshotter>,
-    /// Who writes the files of layers.
-    pub engine: Engine,
+    /// How the files of layers are written.
+    pub writing: Writing,
 }
 
 /// A pull that is going to be done.
@@ -95,7 +95,7 @@ impl Puller {
         let fetcher = Arc::new(fetcher);
         Self {
             leases: Leases::new(containerd.clone(), config.lease_lifetime),
-            unpacker: Unpacker::new(Arc::clone(&fetcher), config.guest_pull.clone(), config.engine),
+            unpacker: Unpacker::new(Arc::clone(&fetcher), config.guest_pull.clone(), config.writing),
             config,
             containerd,
             node,

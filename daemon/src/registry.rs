@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use tokio::sync::Semaphore;
+
 use crate::oci::digest::Hasher;
 use crate::oci::{Descriptor, Digest};
 
@@ -167,6 +169,8 @@ pub struct Shared {
     stall_timeout: Duration,
     parallel_ranges: usize,
     range_size: u64,
+    /// Ranges that are read beside others: so many are in memory at most, whatever the number of blobs.
+    ranges_ahead: Arc<Semaphore>,
     /// The limit on all bodies.
     rate: Arc<Rate>,
 }
@@ -196,6 +200,7 @@ impl Registry {
             stall_timeout: config.stall_timeout,
             parallel_ranges: config.parallel_ranges,
             range_size: config.range_size,
+            ranges_ahead: Arc::new(Semaphore::new(config.parallel_ranges)),
             rate: Arc::new(Rate::new(config.download_rate)),
         };
         Ok(Self { shared: Arc::new(shared), requests: Requests::default() })

@@ -47,6 +47,15 @@ pub enum Engine {
     Direct,
 }
 
+/// How the files of layers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writing {
+    /// Who does it.
+    pub engine: Engine,
+    /// Whether they are on the disk before their snapshot is committed.
+    pub sync: bool,
+}
+
 /// One layer, ready to be unpacked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
@@ -158,7 +167,7 @@ pub struct Unpacker {
     /// Snapshotters that leave all layers to the guest.
     guest_pull: BTreeSet<Snapshotter>,
     /// By the configuration.
-    engine: Engine,
+    writing: Writing,
 }
 
 /// What all layers of one pull share.
@@ -175,9 +184,8 @@ pub struct Context {
 }
 
 impl Unpacker {
-    /// An unpacker that gets its blobs from `fetcher` and has `engine` write their files. On the snapshotters of
-    /// `guest_pull` it unpacks nothing.
-    pub fn new(fetcher: Arc<Fetcher>, guest_pull: BTreeSet<Snapshotter>, engine: Engine) -> Self {
+    /// An unpacker that gets its blobs from `fetcher`. On the snapshotters of `guest_pull` it unpacks nothing.
+    pub fn new(fetcher: Arc<Fetcher>, guest_pull: BTreeSet<Snapshotter>, writing: Writing) -> Self {
         let processors = available_parallelism().map_or(READERS, NonZeroUsize::get);
         let readers = Arc::new(Semaphore::new(processors.clamp(READERS, MOST_READERS)));
         Self {
@@ -186,7 +194,7 @@ impl Unpacker {
             keys: SnapshotKeys::default(),
             clearances: TaskTracker::new(),
             guest_pull,
-            engine,
+            writing,
         }
     }
 

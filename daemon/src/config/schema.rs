@@ -140,6 +140,7 @@ mod tests {
                 "pull.lease_lifetime",
                 "unpack.engine",
                 "unpack.keep_layers",
+                "unpack.sync",
                 "metrics.address",
                 "log.level",
                 "log.format",

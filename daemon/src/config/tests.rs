@@ -52,6 +52,7 @@ fn every_key_takes_another_value() {
         [unpack]
         engine = "differ"
         keep_layers = false
+        sync = true
         [metrics]
         address = "127.0.0.1:9095"
         [log]
@@ -94,7 +95,7 @@ fn every_key_takes_another_value() {
             always_verify_credentials: true,
             lease_lifetime: Lifetime(Duration::from_secs(12 * 3600)),
         },
-        unpack: Unpack { engine: Engine::Differ, keep_layers: false },
+        unpack: Unpack { engine: Engine::Differ, keep_layers: false, sync: true },
         metrics: Metrics { address: Some(SocketAddr::from(([127, 0, 0, 1], 9095))) },
         log: Log { level: Level::Trace, format: Format::Json },
     };

@@ -22,14 +22,15 @@ const DECODERS: [&str; 2] =
 const PAYLOAD: &str = "io.containerd.ocicrypt.v1.Payload";
 
 impl Containerd {
-    /// Applies `layer` onto `mounts` and returns the digest of the uncompressed tar that was applied.
-    pub async fn apply(&self, layer: &Descriptor, mounts: Vec<Mount>) -> Result<DiffId, Error> {
+    /// Applies `layer` onto `mounts` and returns the digest of the uncompressed tar that was applied. With `sync` its
+    /// files are on the disk by then, if this containerd can do that (1.7.14 and later).
+    pub async fn apply(&self, layer: &Descriptor, mounts: Vec<Mount>, sync: bool) -> Result<DiffId, Error> {
         const OPERATION: &str = "apply layer";
         let message = ApplyRequest {
             diff: Some(content::wire_descriptor(layer)),
             mounts,
             payloads: payloads(layer),
-            sync_fs: false,
+            sync_fs: sync,
         };
         let subject = layer.digest.as_str();
         let mut client = DiffClient::new(self.channel());

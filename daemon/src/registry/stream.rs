@@ -184,10 +184,14 @@ impl<'a> Stream<'a> {
         let size = self.whole.descriptor.size;
         let head = usize::from(self.head.position < self.head.end);
         while self.ahead < size && self.window.len() + head < self.parallel {
+            // One connection needs nobody's leave: its bytes are taken as they come.
+            let beside = self.window.len() + head > 0;
+            let ahead = || Arc::clone(&self.whole.registry.ranges_ahead).try_acquire_owned();
+            let Ok(leave) = beside.then(ahead).transpose() else { return };
             let (begin, end) = (self.ahead, size.min(self.ahead + self.range));
             let (whole, came) = (self.whole, Arc::clone(&self.came));
             let first = self.head.search.as_ref().and_then(Search::host).map(str::to_owned);
-            self.window.push(|requests| Part::new(whole, begin, end, came).beside(first, requests));
+            self.window.push(leave, |requests| Part::new(whole, begin, end, came).beside(first, requests));
             self.ahead = end;
         }
     }

@@ -59,7 +59,7 @@ impl<'a> Ahead<'a> {
         if self.prefetch.has_started(index) {
             return Ok(());
         }
-        let direct = self.unpacker.engine == Engine::Direct;
+        let direct = self.unpacker.writing.engine == Engine::Direct;
         let here = Place::of_mounts(&active.mounts).filter(|_| direct).map(Target::Active);
         self.prefetch.start(index, here);
         if self.snapshotter.remote_capable {

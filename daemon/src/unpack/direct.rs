@@ -97,6 +97,12 @@ pub(super) async fn send_blob(
     Ok(())
 }
 
+/// Returns when all files of the place's filesystem are on the disk.
+pub(super) async fn sync(place: Place) -> Result<(), Error> {
+    let synced = tokio::task::spawn_blocking(move || tree::sync(&place.root)).await;
+    Ok(synced.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?)
+}
+
 /// Writes the layer into `tree`, which is in the directory `root`. Blocks.
 pub(super) fn written(
     root: &Path,

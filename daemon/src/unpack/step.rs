@@ -9,7 +9,7 @@ use super::clear::Clearance;
 use super::direct::{self, Failure, Place, Unfit};
 use super::snapshot_key::SnapshotKeys;
 use super::staging::Staged;
-use super::{Context, Engine, Error, Layer, LayerOutcome, Unpacker};
+use super::{Context, Engine, Error, Layer, LayerOutcome, Unpacker, Writing};
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::snapshots::{Committed, Prepared, Snapshots};
 use crate::containerd::{self, Mount, labels};
@@ -45,7 +45,7 @@ pub(super) struct Step<'a> {
     guest_pull: bool,
     layer: &'a Layer,
     keys: &'a SnapshotKeys,
-    engine: Engine,
+    writing: Writing,
     fetcher: &'a Fetcher,
     clearances: &'a TaskTracker,
     snapshots: Snapshots,
@@ -60,9 +60,9 @@ impl<'a> Step<'a> {
     ) -> Self {
         let snapshots = context.containerd.snapshots(&snapshotter.name);
         let guest_pull = unpacker.guest_pull.contains(&snapshotter.name);
-        let Unpacker { keys, clearances, engine, bringer, .. } = unpacker;
-        let (engine, fetcher) = (*engine, &*bringer.fetcher);
-        Self { context, snapshotter, guest_pull, layer, keys, engine, fetcher, clearances, snapshots }
+        let Unpacker { keys, clearances, writing, bringer, .. } = unpacker;
+        let (writing, fetcher) = (*writing, &*bringer.fetcher);
+        Self { context, snapshotter, guest_pull, layer, keys, writing, fetcher, clearances, snapshots }
     }
 
     /// Asks the snapshotter for the layer. Always a prepare, never a stat alone: a remote snapshotter takes a layer over
@@ -181,6 +181,9 @@ impl<'a> Step<'a> {
             let (layer, stated) = (self.layer.blob.digest.to_string(), self.layer.diff_id.clone());
             return Err(Error::DiffId { layer, stated, actual });
         }
+        if let Some(place) = Place::of_mounts(&active.mounts).filter(|_| self.writing.sync) {
+            direct::sync(place).await.map_err(|source| self.unwritten(source))?;
+        }
         let committed =
             self.snapshots.commit(&active.key, &self.layer.chain_id, self.layer.labels.clone()).await;
         match committed.map_err(|source| self.failed(source))? {
@@ -243,7 +246,7 @@ impl<'a> Step<'a> {
     /// Writes the layer's files; the digest of what was written. `None` if somebody else has committed the layer
     /// meanwhile.
     async fn apply(&self, active: &mut Active) -> Result<Option<DiffId>, Error> {
-        if self.engine == Engine::Direct {
+        if self.writing.engine == Engine::Direct {
             let reason = match self.write(active).await? {
                 Ok(diff_id) => return Ok(Some(diff_id)),
                 Err(reason) => reason,
@@ -257,7 +260,8 @@ impl<'a> Step<'a> {
                 *active = fresh;
             }
         }
-        let applied = self.context.containerd.apply(&self.layer.blob, active.mounts.clone()).await;
+        let applied =
+            self.context.containerd.apply(&self.layer.blob, active.mounts.clone(), self.writing.sync).await;
         applied.map(Some).map_err(|source| self.failed(source))
     }
 

@@ -3,6 +3,8 @@
 //! its refusals. Where it differs on purpose, the code says so.
 
 mod attributes;
+mod content;
+mod error;
 mod lower;
 mod name;
 mod root;
@@ -16,18 +18,20 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, SeekFrom, XattrFlags, fsetxattr, ftruncate, linkat, makedev, mkdirat,
-    mknodat, openat, seek, symlinkat,
+    AtFlags, FileType, Mode, OFlags, XattrFlags, fsetxattr, linkat, makedev, mkdirat, mknodat, openat,
+    symlinkat,
 };
 use rustix::io::Errno;
 
-use super::tar::{self, Archive, Entry, Kind, Segment};
-use crate::oci::excerpt::excerpt;
+use super::tar::{Archive, Entry, Kind};
 use attributes::Attributes;
+use content::Room;
+use error::shown;
 use lower::Lower;
 use name::{Mark, joined};
 use root::Root;
 
+pub use error::Error;
 pub use staged::{Unfinished, settle};
 
 /// Longest path within the tree; containerd cannot write longer ones either, since the kernel takes none.
@@ -45,83 +49,6 @@ pub enum Removals {
     },
 }
 
-/// Why an entry is not written.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The tar cannot be read.
-    #[error(transparent)]
-    Archive(#[from] tar::Error),
-    /// A directory that the snapshotter named cannot be opened.
-    #[error("cannot open {path}")]
-    Open {
-        /// The directory.
-        path: String,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The system refused a step.
-    #[error("cannot {step} `{path}`")]
-    Step {
-        /// As "create".
-        step: &'static str,
-        /// The entry.
-        path: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A link leads to a file that this layer does not have, and the layers below are not there yet.
-    #[error("`{path}` is linked to a file of a layer below")]
-    Below {
-        /// The entry.
-        path: String,
-    },
-    /// An entry must not be written.
-    #[error("entry `{path}` is refused: {reason}")]
-    Refused {
-        /// The entry.
-        path: String,
-        /// Why.
-        reason: &'static str,
-    },
-}
-
-impl Error {
-    fn step(step: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> Self {
-        let path = shown(path);
-        move |errno| Self::Step { step, path, source: errno.into() }
-    }
-
-    fn open(path: &Path) -> impl FnOnce(Errno) -> Self + use<> {
-        let path = shown(path.as_os_str().as_bytes());
-        move |errno| Self::Open { path, source: errno.into() }
-    }
-
-    fn refused(path: &[u8], reason: &'static str) -> Self {
-        Self::Refused { path: shown(path), reason }
-    }
-
-    /// Whether this process lacks what containerd may have: the directory itself, or the right to write there. Nothing
-    /// is wrong with the layer then.
-    pub(super) fn is_want_of_rights(&self) -> bool {
-        let denied = [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem];
-        match self {
-            Self::Open { .. } => true,
-            Self::Step { source, .. } => denied.contains(&source.kind()),
-            Self::Archive(_) | Self::Below { .. } | Self::Refused { .. } => false,
-        }
-    }
-
-    /// Whether the disk, or what may be used of it, is full.
-    pub fn is_full_disk(&self) -> bool {
-        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
-        matches!(self, Self::Step { source, .. } if full.contains(&source.kind()))
-    }
-}
-
-fn shown(path: &[u8]) -> String {
-    excerpt(&String::from_utf8_lossy(path))
-}
-
 /// The writer of one layer.
 #[derive(Debug)]
 pub struct Tree {
@@ -137,6 +64,8 @@ pub struct Tree {
     written: HashSet<Vec<u8>>,
     /// Paths that this layer has removed and not made again.
     removed: HashSet<Vec<u8>>,
+    /// What is left of the disk.
+    room: Room,
 }
 
 /// The layers below.
@@ -180,6 +109,7 @@ impl Tree {
             dated: Vec::new(),
             written: HashSet::new(),
             removed: HashSet::new(),
+            room: Room::default(),
         })
     }
 
@@ -363,7 +293,7 @@ impl Tree {
                 self.dated.push((name::clean(&entry.path), attributes));
             }
             (Kind::File, Ok(Some(file))) => {
-                fill(file, entry, archive)?;
+                self.room.fill(file, &self.root, entry, archive)?;
                 attributes.set_on(file.as_fd()).map_err(failed("set the attributes of"))?;
             }
             (_, Ok(_)) => {
@@ -456,34 +386,10 @@ impl Tree {
     }
 }
 
-/// Writes the content; what the archive does not hold of it stays a hole.
-fn fill<R: BufRead>(file: &OwnedFd, entry: &Entry, archive: &mut Archive<R>) -> Result<(), Error> {
-    let failed = |step| Error::step(step, &entry.path);
-    let mut end = 0;
-    for Segment { offset, length } in entry.segments.iter().copied() {
-        if offset != end {
-            seek(file, SeekFrom::Start(offset)).map_err(failed("write"))?;
-        }
-        end = offset + length;
-        let mut left = length;
-        while left > 0 {
-            let part = archive.content()?;
-            let part = &part[..part.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
-            if part.is_empty() {
-                return Err(Error::refused(&entry.path, "its content is shorter than its map"));
-            }
-            let written = match rustix::io::write(file, part) {
-                Err(Errno::INTR) => 0,
-                written => written.map_err(failed("write"))?,
-            };
-            archive.consume(written);
-            left -= written as u64;
-        }
-    }
-    if end < entry.size {
-        ftruncate(file, entry.size).map_err(failed("write"))?;
-    }
-    Ok(())
+/// Returns when all files of the filesystem that `root` is on are on its disk.
+pub fn sync(root: &Path) -> Result<(), Error> {
+    let handle = Root::open(root).and_then(|root| root.directory(b"")).map_err(Error::open(root))?;
+    rustix::fs::syncfs(handle).map_err(Error::step("sync to disk", root.as_os_str().as_bytes()))
 }
 
 /// The system's own number of an error; of one that is not the system's, that it failed.

@@ -1,7 +1,8 @@
 //! The direct engine beside its trees: what it leaves when it is killed, what it refuses, and what labels are to it.
 
-use std::fs;
 use std::path::Path;
+use std::time::Instant;
+use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 use drayd_tests::drayd::Drayd;
@@ -13,14 +14,21 @@ use drayd_tests::wait;
 use tonic::Code;
 
 use crate::stage::{self, SOON, Stage, begin, big, pull};
+use crate::trees;
 
 /// The settings that these trials are about.
 pub(crate) const DIRECT: &str = "[unpack]\nengine = \"direct\"\n";
 /// How many files of a layer are there when drayd is killed; the layer has many more.
 const MOMENTS: [usize; 4] = [1, 20, 60, 100];
+/// How often drayd is killed at a moment of no choice, unless `DRAYD_TEST_KILLS` says so.
+const KILLS: u32 = 6;
+/// The fractions of its multiples lie evenly between 0 and 1.
+const GOLDEN: f64 = 0.618_033_988_75;
 
 pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_kill_in_the_middle_of_a_direct_unpack_leaves_nothing", killed);
+    let sentence = "a_kill_at_any_moment_of_a_direct_unpack_leaves_nothing_and_the_next_pull_is_right";
+    suite.check(release, sentence, killed_at_any_moment);
     suite.check(release, "a_direct_unpack_that_every_caller_leaves_leaves_nothing", left_alone);
     suite.check(release, "an_owner_that_would_become_root_is_refused_and_leaves_nothing", wrapped_owner);
     suite.check(release, "a_layer_is_taken_for_what_it_is_whatever_its_label_says", labels);
@@ -40,11 +48,7 @@ async fn killed(bed: Stage) -> Result<()> {
         ensure!(pulling.await?.is_err(), "the pull had ended before {files} files were seen");
         let state = probe.state().await?;
         ensure!(state.snapshot("overlayfs", &image.top_chain_id()).is_none(), "a part was committed");
-        // The lease would expire; the trial does not wait for that.
-        for lease in state.leases.keys() {
-            probe.delete_lease(lease).await?;
-        }
-        probe.force_gc().await?;
+        reclaim(&bed).await?;
         stage::unchanged(&bed, &before, &format!("after {files} files")).await?;
     }
     let drayd = stage::start(&bed, DIRECT, &[])?;
@@ -52,6 +56,65 @@ async fn killed(bed: Stage) -> Result<()> {
     drayd.cri().remove(&id).await?;
     probe.force_gc().await?;
     stage::unchanged(&bed, &before, "after the pull that was left alone").await
+}
+
+/// Does what the end of the leases would do, for which a trial does not wait.
+async fn reclaim(bed: &Stage) -> Result<()> {
+    let probe = bed.containerd.probe();
+    for lease in probe.state().await?.leases.keys() {
+        probe.delete_lease(lease).await?;
+    }
+    probe.force_gc().await
+}
+
+/// Of several layers that are written at once, with their blobs kept and not; `DRAYD_TEST_KILLS` says how often.
+async fn killed_at_any_moment(bed: Stage) -> Result<()> {
+    let kills: u32 = env::var("DRAYD_TEST_KILLS").map_or(Ok(KILLS), |text| text.parse())?;
+    drop(stage::bare(&bed).await?);
+    let (probe, containerd) = (bed.containerd.probe(), bed.containerd.cri());
+    let before = probe.state().await?;
+    let image = big(&bed, 12, 4)?;
+    let reference = image.reference(bed.registry.address());
+    containerd.pull(&reference, None, None).await?;
+    let expected = trees::tree(&bed, &image, &["."], "overlayfs").await?;
+    containerd.remove(&image.config.digest).await?;
+    probe.force_gc().await?;
+    let drayd = stage::start(&bed, DIRECT, &[])?;
+    let begun = Instant::now();
+    pull(&bed, &drayd, &image, None).await?;
+    let whole = begun.elapsed();
+    drop(drayd);
+    containerd.remove(&image.config.digest).await?;
+    probe.force_gc().await?;
+    stage::unchanged(&bed, &before, "before the first kill").await?;
+    let mut killed = 0;
+    for kill in 0..kills {
+        let keep_layers = kill % 2 == 0;
+        let settings = format!("{DIRECT}keep_layers = {keep_layers}\n");
+        let mut drayd = stage::start(&bed, &settings, &[])?;
+        let pulling = begin(&drayd.cri(), &reference);
+        // Spread evenly over what a pull takes, however many there are.
+        tokio::time::sleep(whole.mul_f64((f64::from(kill) * GOLDEN).fract())).await;
+        drayd.kill()?;
+        let what = format!("after kill {kill}, with keep_layers = {keep_layers}");
+        if pulling.await?.is_err() {
+            killed += 1;
+        }
+        let drayd = stage::start(&bed, &settings, &[])?;
+        if kill % 5 == 4 {
+            // The next pull goes on from what is there.
+            pull(&bed, &drayd, &image, None).await.with_context(|| what.clone())?;
+            let tree = trees::tree(&bed, &image, &["."], "overlayfs").await?;
+            let difference = tree.difference_from(&expected);
+            ensure!(difference.is_empty(), "{what}, the trees differ:\n{}", difference.join("\n"));
+        }
+        drop(drayd);
+        containerd.remove(&image.config.digest).await?;
+        reclaim(&bed).await?;
+        stage::unchanged(&bed, &before, &what).await?;
+    }
+    ensure!(killed * 4 >= kills, "only {killed} of {kills} kills came before the end of the pull");
+    Ok(())
 }
 
 async fn left_alone(bed: Stage) -> Result<()> {

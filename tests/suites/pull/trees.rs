@@ -180,7 +180,7 @@ fn written_directly(drayd: &Drayd) -> usize {
 }
 
 /// The tree without what two unpackings never have in common.
-async fn tree(bed: &Bed, image: &Image, undated: &[&str], snapshotter: &str) -> Result<Tree> {
+pub(crate) async fn tree(bed: &Bed, image: &Image, undated: &[&str], snapshotter: &str) -> Result<Tree> {
     let tree = Tree::of(&bed.containerd.probe(), snapshotter, &image.top_chain_id(), bed.run()).await?;
     let dated = tree.without_times_of(undated);
     Ok(if snapshotter == "native" { dated.without_directory_times() } else { dated })

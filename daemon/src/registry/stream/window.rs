@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::part::Part;
 use crate::registry::Requests;
@@ -29,6 +29,8 @@ struct Ahead<'a> {
     bytes: mpsc::UnboundedReceiver<Bytes>,
     requests: Requests,
     error: Option<Error>,
+    /// To be read ahead of others.
+    _leave: Option<OwnedSemaphorePermit>,
 }
 
 enum Ended {
@@ -45,11 +47,15 @@ impl<'a> Window<'a> {
         self.parts.len()
     }
 
-    pub(super) fn push(&mut self, part: impl FnOnce(Requests) -> Part<'a>) {
+    pub(super) fn push(
+        &mut self,
+        leave: Option<OwnedSemaphorePermit>,
+        part: impl FnOnce(Requests) -> Part<'a>,
+    ) {
         let (sender, bytes) = mpsc::unbounded_channel();
         let requests = Requests::default();
         let run = Some(Box::pin(read(part(requests.clone()), sender)) as _);
-        self.parts.push_back(Ahead { run, bytes, requests, error: None });
+        self.parts.push_back(Ahead { run, bytes, requests, error: None, _leave: leave });
     }
 
     /// Closes all connections. What was read ahead is lost.

@@ -249,6 +249,27 @@ async fn no_more_than_the_window_is_read_ahead() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_more_than_one_window_is_read_ahead_for_all_blobs_and_none_waits_for_it() {
+    let whole = large();
+    let body = whole.clone();
+    let fake = Fake::start(move |request| honest(request, &body)).await;
+    let (registry, _directory) = parallel(&fake, 3);
+    let (repository, blob, login) = (repository(&fake), blob_of(whole.as_bytes()), Credentials::anonymous());
+    let mut streams: Vec<_> = (0..4).map(|_| (registry.stream(&repository, &blob, 0, &login), 0)).collect();
+    while streams.iter().any(|(_, taken)| *taken < whole.len() as u64) {
+        let mut ahead = 0;
+        for (stream, taken) in &mut streams {
+            *taken += stream.next().await.unwrap().map_or(0, |bytes| bytes.len() as u64);
+            ahead += stream.received() - *taken;
+        }
+        // What each reads by itself comes on top.
+        let most = (3 + streams.len() as u64) * RANGE as u64;
+        assert!(ahead <= most, "{ahead} ahead, and {most} are the most");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_large_blob_that_is_refused_comes_again_from_a_host_that_gave_none_of_it() {
     let whole = large();
     let (wrong, right) = (whole.replace("00009999", "xxxxxxxx"), whole.clone());
