@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::layer::{Compression, digest};
 use crate::{peers, push};
 
-pub use hostile::{hostile, mislabelled, wrapped_owner};
+pub use hostile::{hostile, large_window, mislabelled, wrapped_owner};
 pub use random::random;
 
 const SOURCES: [&str; 6] = [
@@ -257,7 +257,7 @@ impl Draft {
             Compression::Gzip if docker => "application/vnd.docker.image.rootfs.diff.tar.gzip",
             Compression::Plain => "application/vnd.oci.image.layer.v1.tar",
             Compression::Gzip => "application/vnd.oci.image.layer.v1.tar+gzip",
-            Compression::Zstd => "application/vnd.oci.image.layer.v1.tar+zstd",
+            Compression::Zstd | Compression::ZstdLong => "application/vnd.oci.image.layer.v1.tar+zstd",
         };
         let diff_id = digest(&tar);
         let blob = write_blob(media_type, &compression.of(tar)?)?;

@@ -177,6 +177,8 @@ pub enum Compression {
     Gzip,
     /// By zstd(1).
     Zstd,
+    /// By zstd(1), with a window of 128 MiB.
+    ZstdLong,
 }
 
 impl Compression {
@@ -186,6 +188,7 @@ impl Compression {
             Self::Plain => Ok(tar),
             Self::Gzip => piped("gzip", &["-n", "-6"], tar),
             Self::Zstd => piped("zstd", &["-q", "-3"], tar),
+            Self::ZstdLong => piped("zstd", &["-q", "-3", "--long=27"], tar),
         }
     }
 
@@ -194,7 +197,7 @@ impl Compression {
         match self {
             Self::Plain => Ok(layer),
             Self::Gzip => piped("gzip", &["-d"], layer),
-            Self::Zstd => piped("zstd", &["-q", "-d"], layer),
+            Self::Zstd | Self::ZstdLong => piped("zstd", &["-q", "-d", "--long=27"], layer),
         }
     }
 }

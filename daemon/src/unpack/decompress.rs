@@ -12,9 +12,11 @@ use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation as _, OutBuffer
 
 use ahead::Ahead;
 
-/// Largest window of a Zstandard frame, as a power of two: 128 MiB, what the reference decoder takes unasked. It is
-/// memory that an image could claim.
-const LARGEST_WINDOW: u32 = 27;
+/// Largest window of a Zstandard frame, as a power of two: 8 MiB, which the format asks of every decoder (RFC 8878,
+/// section 3.1.1.1.2). It is memory that an image claims.
+const LARGEST_WINDOW: u32 = 23;
+/// What the decoder says of a larger one.
+const TOO_LARGE: &str = "Frame requires too much memory for decoding";
 
 /// Why a blob cannot be decompressed. Comes within an [`io::Error`], since it comes while reading.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +32,9 @@ pub enum Error {
     /// It ends in the middle.
     #[error("the {0} data is cut off")]
     Truncated(&'static str),
+    /// It wants more memory than drayd gives to a layer.
+    #[error("the zstd data has a window of more than 8 MiB")]
+    Window,
     /// Something follows the compressed data.
     #[error("bytes that are neither {0} nor zeros follow the {0} data")]
     Trailing(&'static str),
@@ -43,6 +48,7 @@ impl Error {
             io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
                 Self::Corrupt { format, source }.into()
             }
+            io::ErrorKind::Other if format == ZSTD && source.to_string() == TOO_LARGE => Self::Window.into(),
             io::ErrorKind::Other if format == ZSTD => Self::Corrupt { format, source }.into(),
             _ => source,
         }

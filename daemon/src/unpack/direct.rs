@@ -9,8 +9,8 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::thread;
 
-use super::decompress::Decompressed;
-use super::tar::Archive;
+use super::decompress::{self, Decompressed};
+use super::tar::{self, Archive};
 use super::tree::{self, Tree, Unfinished};
 use crate::containerd::{self, Containerd};
 use crate::fetch::{Tap, Tapped, tap};
@@ -35,6 +35,15 @@ impl Error {
     /// Whether the disk, or what may be used of it, is full.
     pub fn is_full_disk(&self) -> bool {
         matches!(self, Self::Tree(error) if error.is_full_disk())
+    }
+
+    /// Whether the blob wants more memory for decompression than a layer gets.
+    fn is_window(&self) -> bool {
+        let (Self::Blob(source) | Self::Tree(tree::Error::Archive(tar::Error::Read(source)))) = self else {
+            return false;
+        };
+        let inner = source.get_ref().and_then(|inner| inner.downcast_ref());
+        matches!(inner, Some(decompress::Error::Window))
     }
 }
 
@@ -77,6 +86,7 @@ pub(super) async fn write(
     match written {
         Ok(written) => Ok(written.diff_id),
         Err(Error::Tree(error)) if error.is_want_of_rights() => Err(Failure::Unfit(Unfit::Rights(error))),
+        Err(error) if error.is_window() => Err(Failure::Unfit(Unfit::Window)),
         Err(error) => Err(Failure::Layer(error)),
     }
 }

@@ -253,7 +253,7 @@ impl<'a> Step<'a> {
             };
             let digest = &self.layer.blob.digest;
             tracing::info!(%digest, "a layer is left to containerd's differ: {reason}");
-            if let Unfit::Rights(_) = reason {
+            if matches!(reason, Unfit::Rights(_) | Unfit::Window) {
                 // Something may have been written before it failed.
                 self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
                 let Some(fresh) = self.prepare_anew().await? else { return Ok(None) };

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 use std::{env, fs};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use drayd_tests::drayd::Drayd;
 use drayd_tests::images;
 use drayd_tests::log::Event;
@@ -31,6 +31,8 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, sentence, killed_at_any_moment);
     suite.check(release, "a_direct_unpack_that_every_caller_leaves_leaves_nothing", left_alone);
     suite.check(release, "an_owner_that_would_become_root_is_refused_and_leaves_nothing", wrapped_owner);
+    let sentence = "a_layer_that_wants_much_memory_is_left_to_the_differ_with_its_blob_kept_or_not";
+    suite.check(release, sentence, large_window);
     suite.check(release, "a_layer_is_taken_for_what_it_is_whatever_its_label_says", labels);
 }
 
@@ -162,6 +164,30 @@ async fn wrapped_owner(bed: Stage) -> Result<()> {
     }
     ensure!(status.code() == Code::Unknown, "{status:?}");
     stage::unchanged(&bed, &before, "the refused image left something").await
+}
+
+/// Fault 114, windows.
+async fn large_window(bed: Stage) -> Result<()> {
+    for keep_layers in [true, false] {
+        let drayd = stage::configured(&bed, &format!("{DIRECT}keep_layers = {keep_layers}\n"), &[]).await?;
+        let image = images::large_window()?;
+        image.push(bed.registry.address())?;
+        pull(&bed, &drayd, &image, None).await?;
+        let reasons: Vec<Event> = drayd.events().into_iter().filter(is_left).collect();
+        let [reason] = reasons.as_slice() else { bail!("one layer was to be left, not {reasons:?}") };
+        ensure!(reason.text("digest") == image.layers[1].blob.digest, "{reason:?}");
+        ensure!(reason.message().ends_with("its zstd data has a window of more than 8 MiB"), "{reason:?}");
+        let tree = trees::tree(&bed, &image, &["."], "overlayfs").await?;
+        ensure!(tree.get("below").is_some() && tree.get("above").is_some(), "{tree:?}");
+        drayd.cri().remove(&image.config.digest).await?;
+        bed.containerd.probe().force_gc().await?;
+    }
+    Ok(())
+}
+
+/// Whether it says why a layer is left to containerd's differ.
+fn is_left(event: &Event) -> bool {
+    event.message().starts_with("a layer is left to containerd's differ")
 }
 
 /// Fault 115.

@@ -115,6 +115,19 @@ pub fn wrapped_owner() -> Result<Image> {
     })
 }
 
+/// Its second layer wants 128 MiB of memory for its decompression.
+pub fn large_window() -> Result<Image> {
+    cached("large-window:1", |name| {
+        let mut draft = Draft::oci(architecture());
+        for (file, compression) in [("below", Compression::Zstd), ("above", Compression::ZstdLong)] {
+            let mut layer = LayerTar::default();
+            layer.file(file, &self::file(), file.as_bytes())?;
+            draft.add(layer.finish()?, compression)?;
+        }
+        draft.finish(name, &["/none"])
+    })
+}
+
 /// An image for each compression, with a layer under the label of each.
 pub fn mislabelled() -> Result<Vec<Image>> {
     let compressions = [Compression::Plain, Compression::Gzip, Compression::Zstd];

@@ -18,7 +18,7 @@ use crate::oci::{Descriptor, Digest};
 /// Messages under way to containerd. With pieces of [`PIECE`] bytes it bounds what one blob holds in memory.
 const IN_FLIGHT: usize = 3;
 /// Bytes per write message: larger ones gained nothing when measured, smaller ones cost throughput.
-pub const PIECE: usize = 1 << 20;
+pub const PIECE: usize = 512 << 10;
 
 /// For opening an ingest. On top comes the time of [`SLOW_DISK`] for the whole blob: containerd reads what an earlier
 /// writer left to hash it.

@@ -24,6 +24,8 @@ pub(in crate::unpack) enum Unfit {
     MediaType(String),
     /// The snapshotter answers with mounts of another kind.
     Mounts(String),
+    /// It wants more memory for decompression than a layer gets.
+    Window,
     /// The system does not let this process do it.
     Rights(tree::Error),
 }
@@ -33,6 +35,7 @@ impl fmt::Display for Unfit {
         match self {
             Self::MediaType(media_type) => write!(f, "its media type is `{media_type}`"),
             Self::Mounts(mounts) => write!(f, "its snapshot is mounted as {mounts}"),
+            Self::Window => write!(f, "its zstd data has a window of more than 8 MiB"),
             Self::Rights(tree::Error::Step { step, path, source }) => {
                 write!(f, "drayd cannot {step} `{path}`: {source}")
             }

@@ -63,13 +63,11 @@ pub enum Error {
 
 impl Error {
     pub(super) fn step(step: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> Self {
-        let path = shown(path);
-        move |errno| Self::Step { step, path, source: errno.into() }
+        move |errno| Self::Step { step, path: shown(path), source: errno.into() }
     }
 
-    pub(super) fn open(path: &Path) -> impl FnOnce(Errno) -> Self + use<> {
-        let path = shown(path.as_os_str().as_bytes());
-        move |errno| Self::Open { path, source: errno.into() }
+    pub(super) fn open(path: &Path) -> impl FnOnce(Errno) -> Self {
+        move |errno| Self::Open { path: shown(path.as_os_str().as_bytes()), source: errno.into() }
     }
 
     pub(super) fn refused(path: &[u8], reason: &'static str) -> Self {
