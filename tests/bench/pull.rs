@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use drayd_tests::place::Place;
 use drayd_tests::registry::Registry;
+use tokio::signal::ctrl_c;
+use tokio::signal::unix::{SignalKind, signal};
 
 use choice::Choice;
 use content::Content;
@@ -36,8 +38,8 @@ async fn main() -> ExitCode {
     let measured = async {
         tokio::select! {
             done = measured() => done,
-            // The servers are in process groups of their own, and are ended as this returns.
-            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            // The servers are in process groups of their own, and end with what is dropped here.
+            told = told_to_stop() => told.and_then(|()| bail!("interrupted")),
         }
     };
     match measured.await {
@@ -46,6 +48,15 @@ async fn main() -> ExitCode {
             eprintln!("bench-pull: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Waits for a signal that would end this program at once.
+async fn told_to_stop() -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        interrupted = ctrl_c() => interrupted.context("cannot wait for SIGINT"),
     }
 }
 
