@@ -1,7 +1,7 @@
 # Every step of working on drayd. Each target can be called on its own and brings what it needs first.
 
 .DEFAULT_GOAL := help
-.PHONY: help install peers build fmt lint unit suites test testbed-up testbed-down run memory bench-fetch bench-cri fuzz fuzz-short clean
+.PHONY: help install peers build fmt lint unit suites test testbed-up testbed-down run memory bench bench-fetch bench-cri fuzz fuzz-short clean
 
 # Release line of the containerd that testbed-up and run start: 1.6, 1.7 or 2.1.
 RELEASE ?= 1.7
@@ -47,6 +47,10 @@ run: install peers build ## Pull an image through drayd on a fresh bed and show 
 memory: install peers ## Measure what a 700 MB layer costs drayd in memory (optimised build)
 	cargo build --release --package drayd
 	@DRAYD_BIN="$$(realpath $${CARGO_TARGET_DIR:-target})/release/drayd" cargo run --quiet --package drayd-tests --bin testbed -- memory $(RELEASE)
+
+bench: install peers ## Measure cold pulls against containerd's own, into docs/performance.md (optimised build), BENCH_ROUNDS=3
+	cargo build --release --package drayd --package drayd-tests --bins
+	@DRAYD_BIN="$$(realpath $${CARGO_TARGET_DIR:-target})/release/drayd" cargo run --quiet --release --package drayd-tests --bin bench-pull -- docs/performance.md
 
 bench-fetch: install peers ## Measure fetching against containerd's own client, into docs/performance.md (optimised build)
 	cargo build --release --package drayd --package drayd-tests --bins

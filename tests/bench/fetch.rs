@@ -5,6 +5,7 @@
 
 mod document;
 mod report;
+mod spread;
 
 use std::fs;
 use std::process::{self, ExitCode};

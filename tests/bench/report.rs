@@ -8,6 +8,7 @@ use anyhow::Result;
 use drayd_tests::peers::Release;
 
 use crate::document;
+use crate::spread::Spread;
 
 /// The circumstances of a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,28 +37,6 @@ pub(crate) struct Sample {
     pub(crate) wall: f64,
     /// Processor time of drayd, `ctr` and containerd.
     pub(crate) processor: f64,
-}
-
-/// A number of several samples.
-struct Spread {
-    median: f64,
-    least: f64,
-    most: f64,
-}
-
-impl Spread {
-    fn of(samples: &[Sample], number: impl Fn(&Sample) -> f64) -> Self {
-        let mut numbers: Vec<f64> = samples.iter().map(number).collect();
-        numbers.sort_by(f64::total_cmp);
-        let at = |index: usize| numbers.get(index).copied().unwrap_or(f64::NAN);
-        let last = numbers.len().saturating_sub(1);
-        Self { median: f64::midpoint(at(last / 2), at(numbers.len() / 2)), least: at(0), most: at(last) }
-    }
-
-    fn shown(&self, digits: usize) -> String {
-        let Self { median, least, most } = self;
-        format!("{median:.digits$} ({least:.digits$}–{most:.digits$})")
-    }
 }
 
 /// The section of the documentation.
@@ -98,7 +77,8 @@ pub(crate) fn text(
         }
         let of = |puller| pullers.get(&puller).map(Vec::as_slice).unwrap_or_default();
         let spreads = |number: &dyn Fn(&Sample) -> f64| {
-            [Puller::Drayd, Puller::Client, Puller::Service].map(|puller| Spread::of(of(puller), number))
+            [Puller::Drayd, Puller::Client, Puller::Service]
+                .map(|puller| Spread::of(of(puller).iter().map(number)))
         };
         let compared = |spreads: &[Spread; 3], digits| {
             let [drayd, client, service] = spreads;

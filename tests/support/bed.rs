@@ -65,13 +65,7 @@ impl Bed {
 
     /// Removes every image but the sandbox image, with all that only they held, so that the next pull starts cold.
     pub async fn empty(&self) -> Result<()> {
-        let cri = self.containerd.cri();
-        for image in cri.list().await.context("cannot list the images of containerd's CRI")? {
-            if image.id != self.images.pause.config.digest {
-                cri.remove(&image.id).await.with_context(|| format!("cannot remove {}", image.id))?;
-            }
-        }
-        self.containerd.probe().force_gc().await
+        self.containerd.empty(&self.images.pause.config.digest).await
     }
 
     /// Removes every image, the sandbox image too, with all that only they held.

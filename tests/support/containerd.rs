@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tokio::time::{Instant, sleep};
 
 use crate::cri::Cri;
@@ -24,12 +24,34 @@ use crate::process::Process;
 pub use config::{NATIVE_HANDLER, NYDUS_HANDLER, PLAIN_HANDLER, RUNC_HANDLER};
 
 const START: Duration = Duration::from_secs(20);
+/// Below the bed's `run`.
+const CONFIGURATION: &str = "containerd.toml";
+
+/// What a containerd has otherwise than those of most beds.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Where it looks for programs besides its own directory; this program's `PATH` if there is none. Of a program to
+    /// inflate layers with, it takes the first that it finds there.
+    pub path: Option<Vec<PathBuf>>,
+    /// Level of the log.
+    pub level: &'static str,
+    /// More keys of the transfer service, which 2.1 pulls by.
+    pub transfer: &'static str,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { path: None, level: "debug", transfer: "" }
+    }
+}
 
 /// A running containerd.
 #[derive(Debug)]
 pub struct Containerd {
     release: Release,
     place: Place,
+    /// For the next start of it.
+    setup: Setup,
     /// Changed by `kill` and `restart`, which checks call on a bed that they share.
     process: Mutex<Process>,
     /// As above.
@@ -40,8 +62,19 @@ impl Containerd {
     /// Starts containerd and nydus-snapshotter in `place`. Registries in `plain_http` are reached without TLS; the
     /// sandbox image is `pause`.
     pub async fn start(release: Release, place: &Place, plain_http: &[&str], pause: &str) -> Result<Self> {
+        Self::start_with(release, place, plain_http, pause, Setup::default()).await
+    }
+
+    /// The same, set up otherwise.
+    pub async fn start_with(
+        release: Release,
+        place: &Place,
+        plain_http: &[&str],
+        pause: &str,
+        setup: Setup,
+    ) -> Result<Self> {
         let nydus = start_nydus(place)?;
-        write(&place.run().join("containerd.toml"), &config::containerd(release, place, pause))?;
+        write(&place.run().join(CONFIGURATION), &config::containerd(release, place, pause, &setup))?;
         write(&place.run().join("cni/10-bed.conflist"), config::CNI)?;
         let decoder = config::decoder_path(place);
         write(&decoder, &config::decoder(place))?;
@@ -50,8 +83,8 @@ impl Containerd {
             let hosts = place.run().join("certs.d").join(registry).join("hosts.toml");
             write(&hosts, &format!("server = \"http://{registry}\"\n"))?;
         }
-        let process = Mutex::new(start_containerd(release, place)?);
-        let containerd = Self { release, place: place.clone(), process, nydus: Mutex::new(nydus) };
+        let process = Mutex::new(start_containerd(release, place, &setup)?);
+        let containerd = Self { release, place: place.clone(), setup, process, nydus: Mutex::new(nydus) };
         containerd.await_ready().await?;
         Ok(containerd)
     }
@@ -59,6 +92,31 @@ impl Containerd {
     /// Its release line.
     pub fn release(&self) -> Release {
         self.release
+    }
+
+    /// Its configuration as it understands it, defaults included.
+    pub fn effective_configuration(&self) -> Result<String> {
+        let program = peers::containerd_directory(self.release)?.join("containerd");
+        let file = self.place.run().join(CONFIGURATION);
+        let output = Command::new(program).arg("--config").arg(file).args(["config", "dump"]).output();
+        let output = output.context("cannot run containerd")?;
+        ensure!(
+            output.status.success(),
+            "containerd config dump: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        String::from_utf8(output.stdout).context("containerd's configuration is not text")
+    }
+
+    /// Removes every image but the one with this id, with all that only they held.
+    pub async fn empty(&self, but: &str) -> Result<()> {
+        let cri = self.cri();
+        for image in cri.list().await.context("cannot list the images of containerd's CRI")? {
+            if image.id != but {
+                cri.remove(&image.id).await.with_context(|| format!("cannot remove {}", image.id))?;
+            }
+        }
+        self.probe().force_gc().await
     }
 
     /// The gRPC socket: CRI and the native API.
@@ -115,7 +173,7 @@ impl Containerd {
 
     /// Starts it again on the same store, ending it first if it still runs.
     pub async fn restart(&self) -> Result<()> {
-        restart(&self.process, || start_containerd(self.release, &self.place))?;
+        restart(&self.process, || start_containerd(self.release, &self.place, &self.setup))?;
         self.await_ready().await
     }
 
@@ -194,13 +252,16 @@ fn restart(process: &Mutex<Process>, start: impl FnOnce() -> Result<Process>) ->
     Ok(())
 }
 
-fn start_containerd(release: Release, place: &Place) -> Result<Process> {
+fn start_containerd(release: Release, place: &Place, setup: &Setup) -> Result<Process> {
     let programs = peers::containerd_directory(release)?;
     let mut command = Command::new(programs.join("containerd"));
-    command.arg("--config").arg(place.run().join("containerd.toml"));
+    command.arg("--config").arg(place.run().join(CONFIGURATION));
+    let others = match &setup.path {
+        Some(path) => path.clone(),
+        None => env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect(),
+    };
     // containerd looks for its shim on the PATH first, where another release's may be.
-    let inherited = env::var_os("PATH").unwrap_or_default();
-    let path = env::join_paths([programs].into_iter().chain(env::split_paths(&inherited)))?;
+    let path = env::join_paths([programs].into_iter().chain(others))?;
     command.env("PATH", path);
     Process::spawn("containerd", command, place.run())
 }

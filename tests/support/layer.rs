@@ -1,7 +1,7 @@
 //! Writes one layer as a tar, entry by entry, with everything that an image may hold: owners, setuid bits, nanosecond
 //! times, extended attributes, devices, links, whiteouts. The same calls give the same bytes on every machine.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Write};
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -56,18 +56,23 @@ impl Meta {
     }
 }
 
-/// A layer in the making.
-pub struct LayerTar {
-    builder: Builder<Vec<u8>>,
+/// A layer in the making: in memory, or written to where it goes.
+pub struct LayerTar<W: Write = Vec<u8>> {
+    builder: Builder<W>,
 }
 
 impl Default for LayerTar {
     fn default() -> Self {
-        Self { builder: Builder::new(Vec::new()) }
+        Self::onto(Vec::new())
     }
 }
 
-impl LayerTar {
+impl<W: Write> LayerTar<W> {
+    /// One that is written to `output` as it is made.
+    pub fn onto(output: W) -> Self {
+        Self { builder: Builder::new(output) }
+    }
+
     /// A directory.
     pub fn directory(&mut self, path: &str, meta: &Meta) -> Result<()> {
         self.entry(&format!("{path}/"), EntryType::Directory, meta, None, (0, 0), &[])
@@ -120,8 +125,8 @@ impl LayerTar {
         self.file(&format!("{directory}/.wh..wh..opq"), &Meta::mode(0), &[])
     }
 
-    /// The finished tar.
-    pub fn finish(self) -> Result<Vec<u8>> {
+    /// The finished tar, or what it was written to.
+    pub fn finish(self) -> Result<W> {
         self.builder.into_inner().context("cannot finish a layer")
     }
 

@@ -76,6 +76,16 @@ pub fn crane() -> Result<PathBuf> {
     program("crane-0.20/usr/bin/crane")
 }
 
+/// The directory with unpigz, for the `PATH` of a containerd that inflates by it.
+pub fn unpigz_directory() -> Result<PathBuf> {
+    program("pigz-2.8/usr/bin/unpigz").map(|path| path.parent().map(Path::to_path_buf).unwrap_or_default())
+}
+
+/// The directory with igzip, for the same.
+pub fn igzip_directory() -> Result<PathBuf> {
+    program("isal-2.31/usr/bin/igzip").map(|path| path.parent().map(Path::to_path_buf).unwrap_or_default())
+}
+
 fn program(below_line: &str) -> Result<PathBuf> {
     let path = cache().join("peers/line").join(below_line);
     ensure!(path.is_file(), "{} is missing; run `make peers`", path.display());

@@ -14,6 +14,7 @@ use crate::process::Process;
 use crate::scripted::tokens::SERVICE;
 use crate::scripted::{Authority, ISSUER, Identity};
 
+const PROGRAM: &str = "docker-registry";
 const START: Duration = Duration::from_secs(10);
 /// The access log is written after the answer; a log this long quiet holds every request that was answered before.
 const QUIET: Duration = Duration::from_millis(60);
@@ -117,9 +118,28 @@ impl Registry {
         Self::start_with(name, run, storage, "", &auth)
     }
 
+    /// Starts one that listens on `address` in the network namespace `namespace`, which `ip netns` knows.
+    pub fn start_in(namespace: &str, address: &str, name: &str, run: &Path, storage: &Path) -> Result<Self> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace, PROGRAM]);
+        Self::serve(command, address, name, run, storage, "", "")
+    }
+
     /// With more keys of `http`, each after a comma, and a section for who may come in.
     fn start_with(name: &str, run: &Path, storage: &Path, http: &str, auth: &str) -> Result<Self> {
         let address = free_loopback_address()?;
+        Self::serve(Command::new(PROGRAM), &address, name, run, storage, http, auth)
+    }
+
+    fn serve(
+        mut command: Command,
+        address: &str,
+        name: &str,
+        run: &Path,
+        storage: &Path,
+        http: &str,
+        auth: &str,
+    ) -> Result<Self> {
         let config = format!(
             "version: 0.1\nlog: {{level: warn}}\n\
              storage: {{filesystem: {{rootdirectory: {}}}, delete: {{enabled: true}}}}\n\
@@ -128,15 +148,19 @@ impl Registry {
         );
         let file = run.join(format!("{name}.yml"));
         write(&file, &config)?;
-        let mut command = Command::new("docker-registry");
         command.arg("serve").arg(&file).env("OTEL_TRACES_EXPORTER", "none");
         let mut process = Process::spawn(name, command, run)?;
         process
-            .wait_until(&format!("listening on {address}"), START, || TcpStream::connect(&address).is_ok())?;
-        Ok(Self { process, address, account: None })
+            .wait_until(&format!("listening on {address}"), START, || TcpStream::connect(address).is_ok())?;
+        Ok(Self { process, address: address.to_owned(), account: None })
     }
 
-    /// `127.0.0.1:<port>`, as it begins a reference.
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// `127.0.0.1:<port>` for all on loopback, as it begins a reference.
     pub fn address(&self) -> &str {
         &self.address
     }

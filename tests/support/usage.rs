@@ -27,9 +27,23 @@ pub fn processor_time(pid: u32) -> Result<ProcessorTime> {
 
 /// A line of `/proc/<pid>/status` in KiB, such as `VmRSS:`.
 pub fn memory(pid: u32, line: &str) -> Result<u64> {
-    let file = format!("/proc/{pid}/status");
-    let status = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
-    let value = status.lines().find_map(|found| found.strip_prefix(line));
+    number(&format!("/proc/{pid}/status"), line)
+}
+
+/// Lets the peak of a process's resident memory, its `VmHWM:`, begin anew.
+pub fn reset_peak(pid: u32) -> Result<()> {
+    let file = format!("/proc/{pid}/clear_refs");
+    fs::write(&file, "5").with_context(|| format!("cannot write {file}"))
+}
+
+/// The bytes that a process has sent to disks, or will have when its pages are written back.
+pub fn written(pid: u32) -> Result<u64> {
+    number(&format!("/proc/{pid}/io"), "write_bytes:")
+}
+
+fn number(file: &str, line: &str) -> Result<u64> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    let value = text.lines().find_map(|found| found.strip_prefix(line));
     let value = value.with_context(|| format!("{file} has no {line}"))?;
     value.trim().trim_end_matches(" kB").parse().with_context(|| format!("{line} of {file} is not a number"))
 }

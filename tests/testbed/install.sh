@@ -20,6 +20,8 @@ needs=(
     zstd                                 zstd
     gzip                                 gzip
     mkfs.ext4                            e2fsprogs
+    ip                                   iproute2
+    tc                                   iproute2
 )
 
 # A package that may carry a service of the same name.

@@ -9,13 +9,17 @@ peers=$cache/peers
 apt_state=$cache/apt
 arch=$(dpkg --print-architecture)
 
-# name, release line, version that the tests were written against, suite that carries it, program inside.
+# name, release line, version that the tests were written against, suite that carries it, program inside, and the
+# package with its library if that is one of its own.
 wanted=(
     "containerd        1.6  1.6.20 bookworm usr/bin/containerd"
     "containerd        1.7  1.7.24 trixie   usr/bin/containerd"
     "containerd        2.1  2.1.9  forky    usr/bin/containerd"
     "nydus-snapshotter 0.13 0.13.4 forky    usr/bin/containerd-nydus-grpc"
     "crane             0.20 0.20.7 forky    usr/bin/crane"
+    # Not installed, because every containerd on this machine would find them and inflate by them.
+    "pigz              2.8  2.8    trixie   usr/bin/unpigz"
+    "isal              2.31 2.31.1 forky    usr/bin/igzip libisal2"
 )
 
 say() { echo "peers: $*"; }
@@ -91,10 +95,28 @@ unpack() {
 # Not every program knows the flag.
 runs() { "$@" --version >/dev/null 2>&1 || "$@" version >/dev/null 2>&1; }
 
+patchelf() {
+    if [[ ! -x $apt_state/patchelf/usr/bin/patchelf ]]; then
+        fetch_lists
+        unpack patchelf "$(version_in patchelf bookworm)" "$apt_state/patchelf"
+    fi
+    "$apt_state/patchelf/usr/bin/patchelf" "$@"
+}
+
+# Lets the programs find a library that was unpacked beside them, wherever they are moved together.
+bring_library() {
+    local here=$1 suite=$2 library=$3 found file
+    unpack "$library" "$(version_in "$library" "$suite")" "$here"
+    found=$(cd "$here" && dirname "$(find usr/lib -name '*.so.*' -print -quit)")
+    for file in "$here"/usr/bin/*; do
+        [[ -L $file ]] || patchelf --set-rpath "\$ORIGIN/../../$found" "$file"
+    done
+}
+
 # Programs of a newer suite may ask for a newer libc: then that suite's libc comes along, and the programs are told to
 # start through its loader. Wrapper scripts would not do, because a shim starts itself again by its own path.
 make_runnable() {
-    local here=$1 final=$2 suite=$3 program=$4 version loader libraries file
+    local here=$1 final=$2 suite=$3 program=$4 version loader libraries file own
     runs "$here/$program" && return 0
     say "$(basename "$program") does not run with this machine's libc; bringing the one of $suite along"
     fetch_lists
@@ -102,16 +124,15 @@ make_runnable() {
     unpack libc6 "$version" "$here/libc"
     loader=$(cd "$here" && find libc -name 'ld-linux*.so*' -print -quit)
     libraries=$(cd "$here" && dirname "$(find libc -name libc.so.6 -print -quit)")
-    version=$(version_in patchelf bookworm)
-    unpack patchelf "$version" "$apt_state/patchelf"
     for file in "$here"/usr/bin/*; do
-        "$apt_state/patchelf/usr/bin/patchelf" \
-            --set-interpreter "$final/$loader" --set-rpath "$final/$libraries" "$file"
+        [[ ! -L $file ]] || continue
+        own=$(patchelf --print-rpath "$file")
+        patchelf --set-interpreter "$final/$loader" --set-rpath "${own:+$own:}$final/$libraries" "$file"
     done
 }
 
 bring() {
-    local name=$1 line=$2 tested=$3 suite=$4 program=$5
+    local name=$1 line=$2 tested=$3 suite=$4 program=$5 library=$6
     local pointer=$peers/line/$name-$line
     if [[ -x $pointer/$program ]]; then
         say "$name $line is $(basename "$(readlink "$pointer")") (cached)"
@@ -123,12 +144,13 @@ bring() {
     [[ -n $version ]] || die "$suite carries no $name any more; name the suite that does in $0"
     short=$(upstream "$version")
     [[ $short == "$tested" ]] || say "note: $suite now carries $name $short; the tests were written against $tested"
-    [[ $short == "$line".* ]] || say "note: $name $short stands in for the $line line, which $suite has left"
+    [[ $short == "$line" || $short == "$line".* ]] || say "note: $name $short stands in for the $line line, which $suite has left"
     into=$peers/$name-$short
     scratch=$(mktemp -d "$peers/new.XXXXXX")
     chmod 0755 "$scratch"
     unpack "$name" "$version" "$scratch"
     rm -rf "$into"
+    [[ -z $library ]] || bring_library "$scratch" "$suite" "$library"
     make_runnable "$scratch" "$into" "$suite" "$program"
     mv "$scratch" "$into"
     runs "$into/$program" || die "$into/$program does not run here: $("$into/$program" --version 2>&1 | head -n 3)"
@@ -138,8 +160,8 @@ bring() {
 
 mkdir -p "$peers/line"
 for peer in "${wanted[@]}"; do
-    read -r name line tested suite program <<<"$peer"
-    bring "$name" "$line" "$tested" "$suite" "$program"
+    read -r name line tested suite program library <<<"$peer"
+    bring "$name" "$line" "$tested" "$suite" "$program" "$library"
 done
 if [[ -n ${lists_fetched:-} ]]; then
     rm -rf "$apt_state"

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use super::Setup;
 use crate::peers::Release;
 use crate::place::Place;
 
@@ -64,10 +65,10 @@ enable_kata_volume = true
     )
 }
 
-pub(super) fn containerd(release: Release, place: &Place, pause: &str) -> String {
+pub(super) fn containerd(release: Release, place: &Place, pause: &str, setup: &Setup) -> String {
     let (version, plugins) = match release {
         Release::V1_6 | Release::V1_7 => (2, version_2(place, pause)),
-        Release::V2_1 => (3, version_3(place, pause)),
+        Release::V2_1 => (3, version_3(place, pause, setup.transfer)),
     };
     format!(
         r#"version = {version}
@@ -79,7 +80,7 @@ imports = []
 address = "{run}/containerd.sock"
 
 [debug]
-level = "debug"
+level = "{level}"
 
 {decoders}
 [proxy_plugins.nydus]
@@ -93,6 +94,7 @@ path = "{root}/opt"
         run = place.run().display(),
         root = place.root().display(),
         nydus = nydus_socket(place).display(),
+        level = setup.level,
         decoders = decoders(place),
         exports = match release {
             Release::V2_1 => format!(
@@ -163,7 +165,7 @@ disable_snapshot_annotations = false
     )
 }
 
-fn version_3(place: &Place, pause: &str) -> String {
+fn version_3(place: &Place, pause: &str, transfer_keys: &str) -> String {
     let run = place.run().display();
     let (images, runtime) = ("io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime");
     let transfer = "io.containerd.transfer.v1.local";
@@ -194,7 +196,7 @@ default_runtime_name = "{RUNC_HANDLER}"
 {runtimes}
 [plugins."{transfer}"]
 config_path = "{run}/certs.d"
-"#,
+{transfer_keys}"#,
         runtimes = runtimes(runtime, place),
     );
     for snapshotter in ["overlayfs", "native", "nydus"] {
