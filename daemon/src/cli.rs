@@ -1,5 +1,7 @@
 //! The command line of drayd: reads it, reads the configuration, and gives both to the part that acts on them.
 
+mod one_arena;
+
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -76,6 +78,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
 }
 
 fn serve(file: &ConfigFile) -> anyhow::Result<ExitCode> {
+    one_arena::ensure();
     let config = Config::load(file.path.as_deref())?;
     telemetry::init(&config.log)?;
     for warning in config::warnings(&config) {

@@ -200,7 +200,7 @@ impl Registry {
             stall_timeout: config.stall_timeout,
             parallel_ranges: config.parallel_ranges,
             range_size: config.range_size,
-            ranges_ahead: Arc::new(Semaphore::new(config.parallel_ranges)),
+            ranges_ahead: Arc::new(Semaphore::new(config.parallel_ranges.saturating_sub(1))),
             rate: Arc::new(Rate::new(config.download_rate)),
         };
         Ok(Self { shared: Arc::new(shared), requests: Requests::default() })

@@ -66,6 +66,7 @@ impl<'a> Transfer<'a> {
             }
             // A commit syncs to disk: another may download meanwhile.
             self.place.step_aside();
+            tracing::debug!(digest = %self.blob.digest, "all bytes of a layer are there");
             if ingest.is_outlived() {
                 ingest.leave().await;
                 let Some(opened) = self.open().await? else { break };
@@ -73,6 +74,7 @@ impl<'a> Transfer<'a> {
             }
             match ingest.commit(HashMap::from([self.source.label()])).await {
                 Ok(Committed::Now) => {
+                    tracing::debug!(digest = %self.blob.digest, "a layer is in the content store");
                     if let Some(tap) = tap {
                         tap.end().await;
                     }

@@ -11,6 +11,10 @@ const LONGEST_TURN: u64 = 64 << 10;
 /// Turns in a second at rates below that, so that nobody waits long for one that a slow host holds.
 const TURNS_PER_SECOND: u64 = 8;
 
+/// How late a turn may begin and count from when it could have: timers ring up to a millisecond late, and later on a
+/// busy machine, which is many turns at a high rate.
+const SLACK: Duration = Duration::from_millis(5);
+
 /// Turns are given in the order in which they are asked for. What of a turn did not come is given back, so that time is
 /// charged for bytes that came and for nothing else.
 pub(super) struct Rate {
@@ -50,7 +54,7 @@ impl Rate {
                 let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
                 if *next <= Instant::now() {
                     // From when it began, not from when the timer rang.
-                    *next = (*next).max(asked) + length;
+                    *next = (*next).max(asked.checked_sub(SLACK).unwrap_or(asked)) + length;
                     return;
                 }
                 *next
@@ -136,6 +140,19 @@ mod tests {
         assert!((2.5..3.2).contains(&small), "{small}");
         let last = fine.max(coarse);
         assert!((5.3..6.1).contains(&last), "{last}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_that_takes_many_turns_in_a_millisecond_is_reached() {
+        let rate = Arc::new(Rate::new(Some(512 << 20)));
+        let began = Instant::now();
+        let mut allowance = Allowance::new(rate);
+        for _ in 0..4096 {
+            allowance.ready().await;
+            allowance.spend(64 << 10);
+        }
+        let took = began.elapsed().as_millis();
+        assert!((490..520).contains(&took), "{took} ms for half a second");
     }
 
     #[tokio::test(start_paused = true)]

@@ -187,7 +187,9 @@ impl<'a> Step<'a> {
         let committed =
             self.snapshots.commit(&active.key, &self.layer.chain_id, self.layer.labels.clone()).await;
         match committed.map_err(|source| self.failed(source))? {
-            Committed::Now => {}
+            Committed::Now => {
+                tracing::debug!(digest = %self.layer.blob.digest, chain_id = %self.layer.chain_id, "a layer is committed");
+            }
             Committed::Before => self.take_theirs(active).await?,
         }
         if stored && !labelled {
