@@ -12,8 +12,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use tokio::sync::Semaphore;
-
 use crate::oci::digest::Hasher;
 use crate::oci::{Descriptor, Digest};
 
@@ -52,6 +50,7 @@ mod retry_after;
 mod search;
 mod secret;
 mod session;
+mod spare;
 mod standing;
 mod stream;
 #[cfg(test)]
@@ -84,6 +83,7 @@ use proxies::Proxies;
 use rate::Rate;
 use search::Search;
 use session::{Schemes, Session};
+use spare::Spare;
 use standing::Standing;
 use wire::Wire;
 
@@ -169,8 +169,8 @@ pub struct Shared {
     stall_timeout: Duration,
     parallel_ranges: usize,
     range_size: u64,
-    /// Ranges that are read beside others: so many are in memory at most, whatever the number of blobs.
-    ranges_ahead: Arc<Semaphore>,
+    /// Connections beside the first one of each blob: so many ranges are in memory at most.
+    spare: Arc<Spare>,
     /// The limit on all bodies.
     rate: Arc<Rate>,
 }
@@ -200,7 +200,7 @@ impl Registry {
             stall_timeout: config.stall_timeout,
             parallel_ranges: config.parallel_ranges,
             range_size: config.range_size,
-            ranges_ahead: Arc::new(Semaphore::new(config.parallel_ranges.saturating_sub(1))),
+            spare: Spare::new(config.parallel_ranges.saturating_sub(1)),
             rate: Arc::new(Rate::new(config.download_rate)),
         };
         Ok(Self { shared: Arc::new(shared), requests: Requests::default() })

@@ -28,7 +28,6 @@ use crate::containerd::{self, Containerd, Kind, Snapshotter};
 use crate::fetch::{self, Fetched, Fetcher, Meter, Source, Turns};
 use crate::oci::{ChainId, Descriptor, DiffId};
 use ahead::Ahead;
-use bring::Bringer;
 use snapshot_key::SnapshotKeys;
 use step::{Found, Step};
 
@@ -156,8 +155,10 @@ pub enum Error {
 
 /// Unpacks for all pulls of this node.
 pub struct Unpacker {
-    /// Brings blobs, and files with them.
-    bringer: Bringer,
+    /// Brings the blobs.
+    fetcher: Arc<Fetcher>,
+    /// Layers at once that are written ahead from the content store, over all pulls.
+    readers: Arc<Semaphore>,
     /// One unpack per snapshot at a time; whoever comes second finds it committed.
     turns: Turns<(Snapshotter, ChainId)>,
     /// Names what is being filled.
@@ -189,7 +190,8 @@ impl Unpacker {
         let processors = available_parallelism().map_or(READERS, NonZeroUsize::get);
         let readers = Arc::new(Semaphore::new(processors.clamp(READERS, MOST_READERS)));
         Self {
-            bringer: Bringer { fetcher, readers },
+            fetcher,
+            readers,
             turns: Turns::default(),
             keys: SnapshotKeys::default(),
             clearances: TaskTracker::new(),
@@ -264,7 +266,7 @@ impl Unpacker {
     /// Fetches the layer's blob anew if what the content store has is not it. Boxed, as it is rare and large.
     async fn mend(&self, context: &Context, layer: &Layer) -> Result<bool, Error> {
         let Context { containerd, source, meter, .. } = context;
-        Ok(Box::pin(self.bringer.fetcher.mend(containerd, source, &layer.blob, meter)).await?)
+        Ok(Box::pin(self.fetcher.mend(containerd, source, &layer.blob, meter)).await?)
     }
 }
 

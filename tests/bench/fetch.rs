@@ -28,11 +28,11 @@ use report::{Case, Puller, Sample};
 
 const RELEASES: [Release; 2] = [Release::V1_7, Release::V2_1];
 /// Of the whole image, in bytes: long enough for the window of a long link to open.
-const SIZE: usize = 128 << 20;
+const SIZE: usize = 256 << 20;
 const ROUNDS: usize = 3;
 const DELAY: Duration = Duration::from_millis(50);
 /// No new round after this: a machine that is slower gets fewer samples.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(420);
 /// Not compressed: what is measured is fetching, and writing files is the same work for all.
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
@@ -132,7 +132,11 @@ async fn node(release: Release, ways: &[Way], authority: &Authority) -> Result<N
         fs::write(directory.join("hosts.toml"), text)?;
     }
     let mut launch = Launch::new(&bed.containerd.socket(), "bench")?;
-    launch.sections = format!("[registry]\nconfig_path = [\"{}\"]\n", hosts.display());
+    // Four layers at once, as the client fetches them; and files by containerd, as for the others.
+    launch.sections = format!(
+        "[registry]\nconfig_path = [\"{}\"]\n[pull]\nmax_concurrent_downloads = 4\n[unpack]\nengine = \"differ\"\n",
+        hosts.display()
+    );
     let drayd = launch.start()?;
     let node = Node { release, bed, drayd };
     let warm = node.bed.images.busybox.reference(node.bed.registry.address());

@@ -56,10 +56,10 @@ pub(crate) fn text(
         "An image of {} MiB of noise in uncompressed layers from a registry on the same machine, pulled in turns by\n\
          drayd, by containerd's own client (`ctr`, which like drayd writes to the content store through the API) and by\n\
          containerd's CRI (which is in the process of the store), {rounds} times each; medians, and for drayd least and\n\
-         most. *Fetch* is from the first blob request to the end of the last blob; *pull* is all of it, unpacking\n\
-         included; *CPU* is that of drayd or `ctr` with containerd's over the whole pull, in seconds per GB. Ratios are\n\
-         drayd's number over the other's. *Delay* is {} ms in each direction with at most 3 MiB under way per\n\
-         connection. {}\n",
+         most. Four layers come at once, and containerd unpacks for all three. *Fetch* is from the first blob request to\n\
+         the end of the last blob; *pull* is all of it, unpacking included; *CPU* is that of drayd or `ctr` with\n\
+         containerd's over the whole pull, in seconds per GB. Ratios are drayd's number over the other's. *Delay* is {} ms\n\
+         in each direction with at most 3 MiB under way per connection. {}\n",
         size >> 20,
         delay.as_millis(),
         document::machine()?,

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::layer::{Compression, digest};
 use crate::{peers, push};
 
-pub use hostile::{hostile, large_window, mislabelled, wrapped_owner};
+pub use hostile::{bomb, hostile, large_window, mislabelled, wrapped_owner};
 pub use random::random;
 
 const SOURCES: [&str; 6] = [

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use super::credentials::Credentials;
 use super::error::Error;
 use super::search::Search;
+use super::spare::Reader;
 use super::{Registry, Repository};
 use crate::oci::Descriptor;
 use part::{Came, Part, Whole};
@@ -38,6 +39,8 @@ pub struct Stream<'a> {
     /// Connections at most, and bytes of one part.
     parallel: usize,
     range: u64,
+    /// Its claim to connections beside the first one.
+    reader: Reader,
     /// Whether the window may be filled.
     ranging: bool,
     /// Where the caller began; what lies before is not from here.
@@ -66,6 +69,7 @@ impl<'a> Stream<'a> {
             ahead: descriptor.size,
             parallel: registry.parallel_ranges,
             range: registry.range_size,
+            reader: registry.spare.reader(),
             ranging: false,
             start: offset,
             position: offset,
@@ -161,6 +165,7 @@ impl<'a> Stream<'a> {
         let large = self.parallel > 1 && size.saturating_sub(self.position) > 2 * self.range;
         self.ahead = if large { self.position + self.range } else { size };
         self.ranging = false;
+        self.reader.is_content();
         self.window.close();
         self.head.restart(self.position, self.ahead);
     }
@@ -186,14 +191,17 @@ impl<'a> Stream<'a> {
         while self.ahead < size && self.window.len() + head < self.parallel {
             // One connection needs nobody's leave: its bytes are taken as they come.
             let beside = self.window.len() + head > 0;
-            let ahead = || Arc::clone(&self.whole.registry.ranges_ahead).try_acquire_owned();
-            let Ok(leave) = beside.then(ahead).transpose() else { return };
+            let leave = if beside { self.reader.take(size - self.ahead) } else { None };
+            if beside && leave.is_none() {
+                return;
+            }
             let (begin, end) = (self.ahead, size.min(self.ahead + self.range));
             let (whole, came) = (self.whole, Arc::clone(&self.came));
             let first = self.head.search.as_ref().and_then(Search::host).map(str::to_owned);
             self.window.push(leave, |requests| Part::new(whole, begin, end, came).beside(first, requests));
             self.ahead = end;
         }
+        self.reader.is_content();
     }
 
     /// The rest comes over one connection: that of the head, as long as it is in use.
@@ -201,6 +209,7 @@ impl<'a> Stream<'a> {
         let size = self.whole.descriptor.size;
         self.parallel = 1;
         self.ahead = size;
+        self.reader.is_content();
         self.window.close();
         if self.head.position == self.position && self.head.position < self.head.end {
             self.head.end = size;
@@ -219,7 +228,9 @@ impl<'a> Stream<'a> {
             })
             .await?
         };
-        if !self.ranging && self.ahead < self.whole.descriptor.size {
+        if self.ranging {
+            self.fill();
+        } else if self.ahead < self.whole.descriptor.size {
             self.settle();
         }
         Ok(next)

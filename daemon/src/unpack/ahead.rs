@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::bring::Target;
+use tokio_util::task::TaskTracker;
+
+use super::bring::{Bringer, Target};
 use super::direct::Place;
 use super::prefetch::Prefetch;
 use super::staging::Staging;
 use super::step::Active;
-use super::tree::Removals;
 use super::{Context, Engine, Error, Layer, Unpacker};
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::fetch::Turn;
@@ -25,6 +26,8 @@ pub(super) struct Ahead<'a> {
     /// Of the layers that are written ahead: nobody else begins with them. The first is that of the layer `claimed`.
     turns: VecDeque<Turn>,
     claimed: usize,
+    /// Threads that write.
+    writers: TaskTracker,
 }
 
 impl<'a> Ahead<'a> {
@@ -34,9 +37,13 @@ impl<'a> Ahead<'a> {
         snapshotter: &'a LoadedSnapshotter,
         layers: &'a [Layer],
     ) -> Self {
-        let prefetch = Prefetch::new(&unpacker.bringer, context, layers);
+        let writers = TaskTracker::new();
+        let Unpacker { fetcher, readers, .. } = unpacker;
+        let (fetcher, readers) = (Arc::clone(fetcher), Arc::clone(readers));
+        let bringer = Bringer { fetcher, readers, writers: writers.clone() };
+        let prefetch = Prefetch::new(bringer, context, layers);
         let turns = VecDeque::new();
-        Self { unpacker, context, snapshotter, layers, prefetch, staging: None, turns, claimed: 0 }
+        Self { unpacker, context, snapshotter, layers, prefetch, staging: None, turns, claimed: 0, writers }
     }
 
     /// The turn at a layer. To be asked for from below.
@@ -72,10 +79,7 @@ impl<'a> Ahead<'a> {
         for index in above {
             let claimed = (self.claimed..self.claimed + self.turns.len()).contains(&index);
             let staging = self.staging.as_ref().filter(|_| claimed);
-            let target = staging.map(|staging| {
-                Target::Staged(Arc::clone(staging), Removals::Overlay { user_attributes: false })
-            });
-            self.prefetch.start(index, target);
+            self.prefetch.start(index, staging.map(|staging| Target::Staged(Arc::clone(staging))));
         }
         Ok(())
     }
@@ -106,8 +110,10 @@ impl<'a> Ahead<'a> {
 
     /// Ends what still goes on and removes what was made for it, unless containerd is `away`.
     pub(super) async fn close(self, away: bool) {
-        let Self { prefetch, staging, .. } = self;
+        let Self { prefetch, staging, writers, .. } = self;
         prefetch.end().await;
+        writers.close();
+        writers.wait().await;
         if let Some(staging) = staging.filter(|_| !away)
             && let Err(error) = staging.close().await
         {

@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
 
 use super::direct::{self, Place, Written};
-use super::staging::{Staged, Staging};
-use super::tree::{Removals, Tree};
+use super::staging::{REMOVALS, Staged, Staging};
+use super::tree::Tree;
 use super::{Context, Layer};
 use crate::cause;
 use crate::containerd::labels;
-use crate::fetch::{self, Fetched, Fetcher, Listen, Tap, Tapped, slots, tap};
+use crate::fetch::{self, Fetched, Fetcher, Listen, Tapped, slots, tap};
 use crate::oci::DiffId;
 
 /// Brings layers for all pulls of this node.
@@ -24,6 +25,8 @@ pub(super) struct Bringer {
     pub(super) fetcher: Arc<Fetcher>,
     /// Layers at once that are written ahead from the content store, for it gives them as fast as they can be written.
     pub(super) readers: Arc<Semaphore>,
+    /// Threads that write for one pull, so that nothing is removed under their hands.
+    pub(super) writers: TaskTracker,
 }
 
 /// Where a layer is written while it comes.
@@ -32,7 +35,7 @@ pub(super) enum Target {
     /// Into its own snapshot, which is prepared.
     Active(Place),
     /// Ahead of it.
-    Staged(Arc<Staging>, Removals),
+    Staged(Arc<Staging>),
 }
 
 /// What was brought.
@@ -74,7 +77,7 @@ impl Bringer {
         let mut spoilt = Files::Unwritten;
         if let Some(wanted) = target.as_ref().filter(|_| !keep_layers) {
             let mut writing = None;
-            let listen = listen(wanted, &mut writing);
+            let listen = self.listen(wanted, &mut writing);
             let passed = self.fetcher.pass(containerd, source, &layer.blob, meter, place, listen).await?;
             match Writing::end(writing).await {
                 files @ (Files::InPlace(_) | Files::Staged(_)) if passed => {
@@ -88,7 +91,7 @@ impl Bringer {
             }
         }
         let mut writing = None;
-        let listen = target.as_ref().map(|target| listen(target, &mut writing));
+        let listen = target.as_ref().map(|target| self.listen(target, &mut writing));
         let fetched = self.fetcher.blob(containerd, source, &layer.blob, meter, place, listen).await?;
         let files = match (writing, target) {
             (Some(writing), _) => Writing::end(Some(writing)).await,
@@ -114,9 +117,34 @@ impl Bringer {
         // It is never closed.
         let _permit = self.readers.acquire().await;
         let (tap, tapped) = tap();
-        let writing = target.begin(tapped);
+        let writing = self.begin(target, tapped);
         direct::send_blob(&context.containerd, &layer.blob.digest, tap).await?;
         Ok(Writing::end(Some(writing)).await)
+    }
+
+    /// Begins to write when the first bytes come, and says so in `writing`.
+    fn listen<'a>(&'a self, target: &'a Target, writing: &'a mut Option<Writing>) -> Listen<'a> {
+        Box::new(move || {
+            let (tap, tapped) = tap();
+            *writing = Some(self.begin(target, tapped));
+            tap
+        })
+    }
+
+    /// Writes what is tapped, in a thread of its own.
+    fn begin(&self, target: &Target, tapped: Tapped) -> Writing {
+        match target.clone() {
+            Target::Active(place) => {
+                let write = move || direct::written(&place.root, place.tree(), tapped);
+                Writing { staged: None, task: self.writers.spawn_blocking(write) }
+            }
+            Target::Staged(staging) => {
+                let root = staging.directory();
+                let staged = Some(root.clone());
+                let write = move || direct::written(&root, Tree::staged(&root, REMOVALS), tapped);
+                Writing { staged, task: self.writers.spawn_blocking(write) }
+            }
+        }
     }
 }
 
@@ -127,41 +155,11 @@ impl Brought {
     }
 }
 
-/// Begins to write when the first bytes come, and says so in `writing`.
-fn listen<'a>(target: &'a Target, writing: &'a mut Option<Writing>) -> Listen<'a> {
-    Box::new(move || {
-        let (tap, tapped): (Tap, Tapped) = tap();
-        *writing = Some(target.begin(tapped));
-        tap
-    })
-}
-
-impl Target {
-    /// Writes what is tapped, in a thread of its own.
-    fn begin(&self, tapped: Tapped) -> Writing {
-        match self.clone() {
-            Self::Active(place) => {
-                let write = move || direct::written(&place.root, place.tree(), tapped);
-                Writing { staged: None, task: tokio::task::spawn_blocking(write) }
-            }
-            Self::Staged(staging, removals) => {
-                let root = staging.directory();
-                let staged = Some((root.clone(), removals));
-                let write = move || {
-                    let tree = Tree::staged(&root, removals);
-                    direct::written(&root, tree, tapped)
-                };
-                Writing { staged, task: staging.writers().spawn_blocking(write) }
-            }
-        }
-    }
-}
-
 /// A layer that is being written.
 #[derive(Debug)]
 struct Writing {
     /// `None` if it is its own snapshot's directory.
-    staged: Option<(PathBuf, Removals)>,
+    staged: Option<PathBuf>,
     task: JoinHandle<Result<Written, direct::Error>>,
 }
 
@@ -174,8 +172,8 @@ impl Writing {
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
         match (written, staged) {
-            (Ok(Written { diff_id, unfinished }), Some((root, removals))) => {
-                Files::Staged(Staged { root, removals, unfinished, diff_id })
+            (Ok(Written { diff_id, unfinished }), Some(root)) => {
+                Files::Staged(Staged { root, unfinished, diff_id })
             }
             (Ok(Written { diff_id, .. }), None) => Files::InPlace(diff_id),
             (Err(error), _) if error.is_full_disk() => Files::NoRoom(error),

@@ -9,7 +9,7 @@ use super::{Context, Error, Layer};
 use crate::fetch::{self, Line};
 
 pub(super) struct Prefetch<'a> {
-    bringer: &'a Bringer,
+    bringer: Bringer,
     context: &'a Context,
     layers: &'a [Layer],
     /// Where the layers wait for download slots.
@@ -30,9 +30,10 @@ struct Started {
 }
 
 impl<'a> Prefetch<'a> {
-    pub(super) fn new(bringer: &'a Bringer, context: &'a Context, layers: &'a [Layer]) -> Self {
+    pub(super) fn new(bringer: Bringer, context: &'a Context, layers: &'a [Layer]) -> Self {
         let started = layers.iter().map(|_| None).collect();
-        Self { bringer, context, layers, line: bringer.fetcher.line(), tasks: JoinSet::new(), started }
+        let line = bringer.fetcher.line();
+        Self { bringer, context, layers, line, tasks: JoinSet::new(), started }
     }
 
     /// Whether the layer is being brought.

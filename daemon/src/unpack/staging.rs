@@ -7,8 +7,6 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio_util::task::TaskTracker;
-
 use super::direct::Place;
 use super::tree::{self, Removals, Unfinished};
 use crate::containerd::snapshots::{Prepared, Snapshots};
@@ -19,6 +17,9 @@ use crate::oci::DiffId;
 /// (`native`, `btrfs`, `devmapper`) begin each with the files of the one below.
 const OVERLAYFS: &str = "overlayfs";
 
+/// How removals are written ahead: as on an overlay without `userxattr`, which a containerd of root's makes.
+pub(super) const REMOVALS: Removals = Removals::Overlay { user_attributes: false };
+
 /// The staging of one pull.
 #[derive(Debug)]
 pub(super) struct Staging {
@@ -27,16 +28,12 @@ pub(super) struct Staging {
     root: PathBuf,
     /// Directories made so far.
     count: AtomicUsize,
-    /// Threads that write, so that nothing is removed under their hands.
-    writers: TaskTracker,
 }
 
 /// A layer that waits for its snapshot.
 #[derive(Debug)]
 pub(super) struct Staged {
     pub(super) root: PathBuf,
-    /// How its removals are written.
-    pub(super) removals: Removals,
     pub(super) unfinished: Unfinished,
     pub(super) diff_id: DiffId,
 }
@@ -68,8 +65,7 @@ impl Staging {
             snapshots.remove(&key).await?;
             return Ok(None);
         };
-        let (count, writers) = (AtomicUsize::new(1), TaskTracker::new());
-        Ok(Some(Self { snapshots, key, root: place.root, count, writers }))
+        Ok(Some(Self { snapshots, key, root: place.root, count: AtomicUsize::new(1) }))
     }
 
     /// A directory for one layer, as yet unmade.
@@ -77,15 +73,8 @@ impl Staging {
         self.root.join(self.count.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// Writers into it, so that nothing is removed under their hands.
-    pub(super) fn writers(&self) -> &TaskTracker {
-        &self.writers
-    }
-
-    /// Removes it with all that was not moved. The caller has seen to it that nobody begins to write any more.
+    /// Removes it with all that was not moved. The caller has seen to it that nobody writes any more.
     pub(super) async fn close(&self) -> Result<(), Error> {
-        self.writers.close();
-        self.writers.wait().await;
         self.snapshots.remove(&self.key).await
     }
 }
@@ -98,7 +87,7 @@ impl Staged {
 
     /// Moves the files into their own snapshot. On an error it may have some of them. Blocks.
     pub(super) fn settle(&self, place: &Place) -> Result<(), Unsettled> {
-        if place.removals != self.removals {
+        if place.removals != REMOVALS {
             return Err(Unsettled::Removals);
         }
         Ok(tree::settle(&self.root, &place.root, &place.lowers, &self.unfinished)?)

@@ -60,8 +60,8 @@ impl<'a> Step<'a> {
     ) -> Self {
         let snapshots = context.containerd.snapshots(&snapshotter.name);
         let guest_pull = unpacker.guest_pull.contains(&snapshotter.name);
-        let Unpacker { keys, clearances, writing, bringer, .. } = unpacker;
-        let (writing, fetcher) = (*writing, &*bringer.fetcher);
+        let Unpacker { keys, clearances, writing, fetcher, .. } = unpacker;
+        let writing = *writing;
         Self { context, snapshotter, guest_pull, layer, keys, writing, fetcher, clearances, snapshots }
     }
 

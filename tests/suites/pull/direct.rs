@@ -11,6 +11,7 @@ use drayd_tests::log::Event;
 use drayd_tests::peers::Release;
 use drayd_tests::suite::Suite;
 use drayd_tests::wait;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tonic::Code;
 
 use crate::stage::{self, SOON, Stage, begin, big, pull};
@@ -33,6 +34,7 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "an_owner_that_would_become_root_is_refused_and_leaves_nothing", wrapped_owner);
     let sentence = "a_layer_that_wants_much_memory_is_left_to_the_differ_with_its_blob_kept_or_not";
     suite.check(release, sentence, large_window);
+    suite.check(release, "a_layer_that_would_fill_the_disk_is_refused_and_leaves_nothing", bomb);
     suite.check(release, "a_layer_is_taken_for_what_it_is_whatever_its_label_says", labels);
 }
 
@@ -164,6 +166,49 @@ async fn wrapped_owner(bed: Stage) -> Result<()> {
     }
     ensure!(status.code() == Code::Unknown, "{status:?}");
     stage::unchanged(&bed, &before, "the refused image left something").await
+}
+
+/// The snapshots are on a small disk for once, and containerd's records of them are not.
+async fn bomb(bed: Stage) -> Result<()> {
+    let image = images::bomb()?;
+    image.push(bed.registry.address())?;
+    let reference = image.reference(bed.registry.address());
+    for keep_layers in [true, false] {
+        let drayd = stage::configured(&bed, &format!("{DIRECT}keep_layers = {keep_layers}\n"), &[]).await?;
+        let before = bed.containerd.probe().state().await?;
+        let snapshots = bed.root().join("containerd/io.containerd.snapshotter.v1.overlayfs/snapshots");
+        let disk = SmallDisk::over(&snapshots)?;
+        let status = drayd.cri().pull(&reference, None, None).await.err().context("it was pulled")?;
+        ensure!(status.code() == Code::ResourceExhausted, "{status:?}");
+        for text in ["cannot write `large`: the disk has ", &image.layers[1].blob.digest] {
+            ensure!(status.message().contains(text), "{text} is not in {status:?}");
+        }
+        stage::unchanged(&bed, &before, "the refused image left something").await?;
+        let left: Vec<_> = fs::read_dir(&snapshots)?.collect();
+        ensure!(left.is_empty(), "on the disk there is {left:?}");
+        drop(disk);
+        pull(&bed, &drayd, &bed.images.two, None).await.context("with room again")?;
+    }
+    Ok(())
+}
+
+/// A filesystem of 200 MiB in the place of a directory.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    fn over(directory: &'a Path) -> Result<Self> {
+        let options = c"size=200m,mode=0700";
+        mount("tmpfs", directory, "tmpfs", MountFlags::empty(), options).context("cannot mount a tmpfs")?;
+        Ok(Self(directory))
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = unmount(self.0, UnmountFlags::DETACH) {
+            eprintln!("{} stays mounted: {error}", self.0.display());
+        }
+    }
 }
 
 /// Fault 114, windows.

@@ -115,6 +115,21 @@ pub fn wrapped_owner() -> Result<Image> {
     })
 }
 
+/// Its second layer has some kilobytes, and a file of 400 MiB in them.
+pub fn bomb() -> Result<Image> {
+    cached("bomb:1", |name| {
+        let mut draft = Draft::oci(architecture());
+        let mut below = LayerTar::default();
+        below.file("below", &file(), b"below")?;
+        draft.add(below.finish()?, Compression::Gzip)?;
+        let mut layer = LayerTar::default();
+        layer.file("first", &file(), b"first")?;
+        layer.file("large", &file(), &vec![0; 400 << 20])?;
+        draft.add(layer.finish()?, Compression::Zstd)?;
+        draft.finish(name, &["/none"])
+    })
+}
+
 /// Its second layer wants 128 MiB of memory for its decompression.
 pub fn large_window() -> Result<Image> {
     cached("large-window:1", |name| {

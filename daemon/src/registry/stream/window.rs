@@ -6,11 +6,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 use super::part::Part;
 use crate::registry::Requests;
 use crate::registry::error::Error;
+use crate::registry::spare::Leave;
 
 /// In the order of the blob, without gaps.
 #[derive(Default)]
@@ -30,7 +31,7 @@ struct Ahead<'a> {
     requests: Requests,
     error: Option<Error>,
     /// To be read ahead of others.
-    _leave: Option<OwnedSemaphorePermit>,
+    _leave: Option<Leave>,
 }
 
 enum Ended {
@@ -47,11 +48,7 @@ impl<'a> Window<'a> {
         self.parts.len()
     }
 
-    pub(super) fn push(
-        &mut self,
-        leave: Option<OwnedSemaphorePermit>,
-        part: impl FnOnce(Requests) -> Part<'a>,
-    ) {
+    pub(super) fn push(&mut self, leave: Option<Leave>, part: impl FnOnce(Requests) -> Part<'a>) {
         let (sender, bytes) = mpsc::unbounded_channel();
         let requests = Requests::default();
         let run = Some(Box::pin(read(part(requests.clone()), sender)) as _);
