@@ -102,7 +102,7 @@ pub struct Fetcher {
     /// One transfer per digest; whoever comes second finds the blob present.
     turns: Turns<Digest>,
     /// Listeners, over all pulls.
-    taps: Semaphore,
+    taps: Arc<Semaphore>,
     /// Documents between their download and their place in the content store.
     recent: Recent,
 }
@@ -115,7 +115,7 @@ impl Fetcher {
             registry,
             slots: Slots::new(max_concurrent_downloads),
             turns: Turns::default(),
-            taps: Semaphore::new(TAPS),
+            taps: Arc::new(Semaphore::new(TAPS)),
             recent: Recent::default(),
         }
     }
@@ -170,9 +170,9 @@ impl Fetcher {
             return Ok(false);
         }
         place.open().await;
-        let Ok(_permit) = self.taps.try_acquire() else { return Ok(false) };
+        let Ok(permit) = Arc::clone(&self.taps).try_acquire_owned() else { return Ok(false) };
         let registry = self.registry.counting(meter.requests());
-        Pass { registry: &registry, source, blob, meter, place }.run(listen).await
+        Pass { registry: &registry, source, blob, meter, place }.run(listen(permit)).await
     }
 
     /// Fetches a layer blob anew if what the content store has under its digest is something else or nothing. `false`:
@@ -197,7 +197,7 @@ impl Fetcher {
 
 /// Somebody who would listen to a transfer, if there is room.
 struct Audience<'a> {
-    taps: &'a Semaphore,
+    taps: &'a Arc<Semaphore>,
     listen: Listen<'a>,
 }
 

@@ -114,6 +114,8 @@ pub enum Error {
         stated: DiffId,
         /// Digest of what was unpacked.
         actual: DiffId,
+        /// Whether the content store has the blob, and may have something else under its digest.
+        from_store: bool,
     },
     /// The layer is to be left to the guest, and is on the host.
     #[error(
@@ -247,6 +249,7 @@ impl Unpacker {
                     LayerOutcome::Exists
                 }
                 Some(active) => {
+                    ahead.active = Some(active.key.clone());
                     ahead.start(index, &active).await?;
                     let brought = ahead.prefetch.answer(index);
                     match ahead.prefetch.beside(step.fill(active, brought)).await {
@@ -257,6 +260,7 @@ impl Unpacker {
                     }
                 }
             };
+            ahead.active = None;
             outcomes.push(outcome);
         }
         ahead.prefetch.finish().await?;
@@ -274,7 +278,7 @@ impl Error {
     /// Whether a blob of the content store that is not what its records say would fail like this.
     fn may_lie_in_the_store(&self) -> bool {
         match self {
-            Self::DiffId { .. } => true,
+            Self::DiffId { from_store, .. } => *from_store,
             Self::Direct { source, .. } => !source.is_full_disk(),
             Self::Containerd { source, .. } => matches!(source.kind(), Kind::Failed | Kind::NotFound),
             Self::Fetch(_) | Self::Vanished { .. } | Self::OnTheHost { .. } | Self::NotGuestPull { .. } => {

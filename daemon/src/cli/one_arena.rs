@@ -16,9 +16,8 @@ pub(super) fn ensure() {
         return;
     }
     let mut arguments = env::args_os();
-    let Some(name) = arguments.next() else { return };
-    // Whatever has been put in the place of the file since: this is the same program.
-    let mut again = Command::new("/proc/self/exe");
-    let error = again.arg0(name).args(arguments).env(SETTING, "1").exec();
+    // By its path: `/proc/self/exe` would be what the process is called from then on.
+    let (Some(name), Ok(program)) = (arguments.next(), env::current_exe()) else { return };
+    let error = Command::new(program).arg0(name).args(arguments).env(SETTING, "1").exec();
     eprintln!("drayd takes more memory than it needs: it cannot start itself anew with {SETTING}=1: {error}");
 }

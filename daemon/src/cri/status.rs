@@ -194,6 +194,7 @@ mod tests {
             layer: "x".into(),
             stated: DiffId(digest()),
             actual: DiffId(Digest::of(b"y")),
+            from_store: true,
         };
         let direct = |kind: std::io::ErrorKind| {
             let (layer, snapshotter) = ("x".into(), "overlayfs".parse().expect("a name"));

@@ -7,7 +7,8 @@ use std::pin::pin;
 use bytes::Bytes;
 
 use super::slots::Place;
-use super::tap::Listen;
+use super::tap::Tap;
+use super::transfer::PIECE_AND_MORE;
 use super::{Error, Meter, Source};
 use crate::containerd::content::ingest::PIECE;
 use crate::oci::Descriptor;
@@ -25,12 +26,11 @@ pub(super) struct Pass<'a> {
 
 impl Pass<'_> {
     /// Sends the whole blob; `false` if nobody reads to its end, or if the bytes are not those that the digest names.
-    pub(super) async fn run(self, listen: Listen<'_>) -> Result<bool, Error> {
+    pub(super) async fn run(self, tap: Tap) -> Result<bool, Error> {
         let Source { repository, credentials, .. } = self.source;
         let mut stream = self.registry.stream(repository, self.blob, 0, credentials);
-        let tap = listen();
         let mut hasher = Hasher::new(self.blob.digest.algorithm());
-        let mut piece = Vec::with_capacity(PIECE);
+        let mut piece = Vec::with_capacity(PIECE_AND_MORE);
         loop {
             let next = self.next(&mut stream).await?;
             if let Some(bytes) = &next {
@@ -38,7 +38,7 @@ impl Pass<'_> {
             }
             if piece.len() >= PIECE || (next.is_none() && !piece.is_empty()) {
                 hasher.update(&piece);
-                if !tap.send(mem::replace(&mut piece, Vec::with_capacity(PIECE)).into()).await {
+                if !tap.send(mem::replace(&mut piece, Vec::with_capacity(PIECE_AND_MORE)).into()).await {
                     return Ok(false);
                 }
             }

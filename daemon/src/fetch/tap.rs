@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// Pieces of at most 1 MiB each that wait for the reader.
+/// Pieces that wait for the reader: of about half a mebibyte each from a registry, of one from the content store.
 const WAITING: usize = 2;
 
 /// What goes over: a piece, or that the last one was the last and that all are proved.
 type Message = Option<Bytes>;
 
-/// Makes a tap once the bytes of a blob begin to come, from the first one on.
-pub type Listen<'a> = Box<dyn FnOnce() -> Tap + Send + 'a>;
+/// Makes a tap once the bytes of a blob begin to come, from the first one on. What it is given is for [`tap`].
+pub type Listen<'a> = Box<dyn FnOnce(OwnedSemaphorePermit) -> Tap + Send + 'a>;
 
 /// The end that bytes are put into.
 #[derive(Debug)]
@@ -32,13 +32,16 @@ pub struct Tapped {
     given_up: Arc<AtomicBool>,
     piece: Bytes,
     ended: bool,
+    /// The right to read beside others, held as long as there is something to read.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Both ends.
-pub fn tap() -> (Tap, Tapped) {
+/// Both ends. The reader's goes with `permit`.
+pub fn tap(permit: Option<OwnedSemaphorePermit>) -> (Tap, Tapped) {
     let (sender, receiver) = mpsc::channel(WAITING);
     let given_up = Arc::new(AtomicBool::new(false));
-    let tapped = Tapped { receiver, given_up: Arc::clone(&given_up), piece: Bytes::new(), ended: false };
+    let (piece, told) = (Bytes::new(), Arc::clone(&given_up));
+    let tapped = Tapped { receiver, given_up: told, piece, ended: false, _permit: permit };
     (Tap { sender, given_up, ended: false }, tapped)
 }
 
@@ -46,6 +49,11 @@ impl Tap {
     /// Waits until the reader has room for the next bytes; `false` if nobody reads any more.
     pub async fn send(&self, piece: Bytes) -> bool {
         self.sender.send(Some(piece)).await.is_ok()
+    }
+
+    /// Whether the next bytes need not wait.
+    pub(super) fn has_room(&self) -> bool {
+        self.sender.capacity() > 0
     }
 
     /// Says that the blob is complete, and proved as far as the one who sends can prove it.

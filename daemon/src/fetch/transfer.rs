@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::mem;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +22,9 @@ use super::{Audience, Error, Fetched, Meter, Source, Tap, ingest_reference, open
 /// How old bytes become before they are handed to the content store in a piece that is not full. A pull that is given
 /// up loses what it still holds, and on a slow wire that was all that an attempt had brought.
 const FLUSH: Duration = Duration::from_secs(1);
+
+/// A piece is full once it has [`PIECE`] bytes; what came with the last of them is in it, too.
+pub(super) const PIECE_AND_MORE: usize = PIECE + PIECE / 4;
 
 /// One layer's transfer.
 pub(super) struct Transfer<'a> {
@@ -56,8 +60,10 @@ impl<'a> Transfer<'a> {
         let mut continued = ingest.offset();
         // What came before, nobody can be told.
         let audience = audience.filter(|_| continued == 0 && self.blob.size > 0);
-        let heard = audience.and_then(|Audience { taps, listen }| Some((taps.try_acquire().ok()?, listen())));
-        let (_permit, mut tap) = heard.unzip();
+        let mut tap = audience.and_then(|Audience { taps, listen }| {
+            let permit = Arc::clone(taps).try_acquire_owned().ok()?;
+            Some(listen(permit))
+        });
         let mut stream = self.registry.stream(repository, self.blob, continued, credentials);
         loop {
             self.fill(&mut ingest, &mut stream, &mut tap).await?;
@@ -122,7 +128,7 @@ impl<'a> Transfer<'a> {
         stream: &mut Stream<'_>,
         tap: &mut Option<Tap>,
     ) -> Result<(), Error> {
-        let mut piece = Vec::with_capacity(PIECE);
+        let mut piece = Vec::with_capacity(PIECE_AND_MORE);
         let mut flush = interval(FLUSH);
         flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -134,7 +140,8 @@ impl<'a> Transfer<'a> {
                         next = &mut next => break Some(next),
                         error = ingest.broken() => return Err(error.into()),
                         () = self.place.asked_back() => break None,
-                        _ = flush.tick(), if !piece.is_empty() => {
+                        // A listener without room has bytes enough, and none may be waited for in here: a request is open.
+                        _ = flush.tick(), if !piece.is_empty() && tap.as_ref().is_none_or(Tap::has_room) => {
                             give(&mut piece, ingest, tap).await?;
                         }
                     }
@@ -175,7 +182,7 @@ impl<'a> Transfer<'a> {
 /// Gives a piece to the store and to whoever listens. A listener who is slow holds the wire back; the store's answers
 /// are looked at meanwhile.
 async fn give(piece: &mut Vec<u8>, ingest: &mut Ingest, tap: &mut Option<Tap>) -> Result<(), Error> {
-    let piece = mem::replace(piece, Vec::with_capacity(PIECE));
+    let piece = mem::replace(piece, Vec::with_capacity(PIECE_AND_MORE));
     if let Some(listening) = tap {
         let heard = listening.send(Bytes::copy_from_slice(&piece));
         let heard = tokio::select! {

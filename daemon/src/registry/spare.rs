@@ -3,6 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long a blob is known to want a connection. One that is read says so again with each of its bytes; others may
+/// have what one leaves that stands still.
+const CLAIM: Duration = Duration::from_secs(1);
 
 /// The spare connections of one node.
 pub(super) struct Spare(
@@ -13,7 +20,7 @@ pub(super) struct Spare(
 struct State {
     free: usize,
     /// Bytes that are not asked for yet, of each blob that wants another connection.
-    wanting: BTreeMap<u64, u64>,
+    wanting: BTreeMap<u64, (u64, Instant)>,
     readers: u64,
 }
 
@@ -47,8 +54,9 @@ impl Reader {
     /// to want one from here on.
     pub(super) fn take(&self, left: u64) -> Option<Leave> {
         let mut state = self.spare.state();
-        state.wanting.insert(self.number, left);
-        if state.free == 0 || state.wanting.values().any(|other| *other > left) {
+        state.wanting.insert(self.number, (left, Instant::now()));
+        let claims = |(other, since): &(u64, Instant)| *other > left && since.elapsed() < CLAIM;
+        if state.free == 0 || state.wanting.values().any(claims) {
             return None;
         }
         state.free -= 1;
@@ -92,6 +100,18 @@ mod tests {
         large.is_content();
         drop(others);
         assert!(small.take(9).is_some() && last.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_blob_that_stands_still_leaves_what_is_free_to_others() {
+        let spare = Spare::new(1);
+        let (small, large) = (spare.reader(), spare.reader());
+        let held = small.take(9);
+        assert!(held.is_some() && large.take(100).is_none());
+        drop(held);
+        assert!(small.take(9).is_none());
+        tokio::time::advance(CLAIM).await;
+        assert!(small.take(9).is_some());
     }
 
     #[test]

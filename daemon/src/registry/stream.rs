@@ -92,11 +92,13 @@ impl<'a> Stream<'a> {
             if self.window.rangeless {
                 self.give_up_ranging();
             }
+            if self.head.position == self.head.end {
+                self.head.next().await?;
+                self.fill();
+            }
             let next = if self.head.position < self.head.end {
                 self.next_of_head().await?
             } else {
-                self.head.next().await?;
-                self.fill();
                 self.next_of_window().await?
             };
             if let Some(bytes) = next {
@@ -185,16 +187,18 @@ impl<'a> Stream<'a> {
         }
     }
 
+    /// Begins as many parts as may be read at once. The first of them is the head, whose bytes are taken as they come;
+    /// those beside it wait in memory, and need leave for that.
     fn fill(&mut self) {
         let size = self.whole.descriptor.size;
+        if self.window.len() == 0 && self.head.position == self.head.end && self.ahead < size {
+            let begin = self.ahead;
+            self.ahead = size.min(begin + self.range);
+            self.head.restart(begin, self.ahead);
+        }
         let head = usize::from(self.head.position < self.head.end);
         while self.ahead < size && self.window.len() + head < self.parallel {
-            // One connection needs nobody's leave: its bytes are taken as they come.
-            let beside = self.window.len() + head > 0;
-            let leave = if beside { self.reader.take(size - self.ahead) } else { None };
-            if beside && leave.is_none() {
-                return;
-            }
+            let Some(leave) = self.reader.take(size - self.ahead) else { return };
             let (begin, end) = (self.ahead, size.min(self.ahead + self.range));
             let (whole, came) = (self.whole, Arc::clone(&self.came));
             let first = self.head.search.as_ref().and_then(Search::host).map(str::to_owned);

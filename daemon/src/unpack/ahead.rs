@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::bring::{Bringer, Target};
@@ -13,6 +15,9 @@ use super::step::Active;
 use super::{Context, Engine, Error, Layer, Unpacker};
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::fetch::Turn;
+
+/// How long the writers of a pull that has ended may take to see it.
+const WRITERS: Duration = Duration::from_secs(30);
 
 /// The work ahead of one pull.
 pub(super) struct Ahead<'a> {
@@ -28,6 +33,8 @@ pub(super) struct Ahead<'a> {
     claimed: usize,
     /// Threads that write.
     writers: TaskTracker,
+    /// Key of the snapshot that is being filled.
+    pub(super) active: Option<String>,
 }
 
 impl<'a> Ahead<'a> {
@@ -43,7 +50,18 @@ impl<'a> Ahead<'a> {
         let bringer = Bringer { fetcher, readers, writers: writers.clone() };
         let prefetch = Prefetch::new(bringer, context, layers);
         let turns = VecDeque::new();
-        Self { unpacker, context, snapshotter, layers, prefetch, staging: None, turns, claimed: 0, writers }
+        Self {
+            unpacker,
+            context,
+            snapshotter,
+            layers,
+            prefetch,
+            staging: None,
+            turns,
+            claimed: 0,
+            writers,
+            active: None,
+        }
     }
 
     /// The turn at a layer. To be asked for from below.
@@ -108,16 +126,23 @@ impl<'a> Ahead<'a> {
         Ok(())
     }
 
-    /// Ends what still goes on and removes what was made for it, unless containerd is `away`.
+    /// Ends what still goes on and removes what was made for it, unless containerd is `away`. What cannot be removed is
+    /// left to the lease.
     pub(super) async fn close(self, away: bool) {
-        let Self { prefetch, staging, writers, .. } = self;
+        let Self { prefetch, staging, writers, active, .. } = self;
         prefetch.end().await;
         writers.close();
-        writers.wait().await;
-        if let Some(staging) = staging.filter(|_| !away)
-            && let Err(error) = staging.close().await
-        {
-            tracing::debug!(%error, "what was written ahead is left to the lease");
+        // They end with the piece that they have. A disk that does not take it holds up no pull for ever.
+        let ended = timeout(WRITERS, writers.wait()).await;
+        if away || ended.is_err() {
+            return;
+        }
+        let snapshots = self.context.containerd.snapshots(&self.snapshotter.name);
+        let keys = active.into_iter().chain(staging.map(|staging| staging.key().to_owned()));
+        for key in keys {
+            if let Err(error) = snapshots.remove(&key).await {
+                tracing::debug!(key, %error, "an active snapshot is left to the lease");
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 //! store, when it is its turn, and says what is wrong.
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -53,6 +54,8 @@ pub(super) struct Brought {
 pub(super) enum Files {
     /// Nothing was written that counts.
     Unwritten,
+    /// Nothing, and only where the layers below are can it be written.
+    InItsTurn,
     /// All, in the layer's own snapshot.
     InPlace(DiffId),
     /// Some, in the layer's own snapshot, which is of no use any more.
@@ -87,12 +90,15 @@ impl Bringer {
                 Files::NoRoom(error) => return Ok(Brought::full(error)),
                 // Not into the same directory again.
                 Files::InPlace(_) | Files::Spoilt => (target, spoilt) = (None, Files::Spoilt),
+                Files::InItsTurn => target = None,
                 Files::Staged(_) | Files::Unwritten => {}
             }
         }
         let mut writing = None;
         let listen = target.as_ref().map(|target| self.listen(target, &mut writing));
         let fetched = self.fetcher.blob(containerd, source, &layer.blob, meter, place, listen).await?;
+        // Those above it need not wait for what happens here now.
+        place.step_aside();
         let files = match (writing, target) {
             (Some(writing), _) => Writing::end(Some(writing)).await,
             (None, Some(target @ Target::Staged(..))) => self.write_stored(context, layer, &target).await?,
@@ -115,8 +121,8 @@ impl Bringer {
         target: &Target,
     ) -> Result<Files, fetch::Error> {
         // It is never closed.
-        let _permit = self.readers.acquire().await;
-        let (tap, tapped) = tap();
+        let permit = Arc::clone(&self.readers).acquire_owned().await.ok();
+        let (tap, tapped) = tap(permit);
         let writing = self.begin(target, tapped);
         direct::send_blob(&context.containerd, &layer.blob.digest, tap).await?;
         Ok(Writing::end(Some(writing)).await)
@@ -124,8 +130,8 @@ impl Bringer {
 
     /// Begins to write when the first bytes come, and says so in `writing`.
     fn listen<'a>(&'a self, target: &'a Target, writing: &'a mut Option<Writing>) -> Listen<'a> {
-        Box::new(move || {
-            let (tap, tapped) = tap();
+        Box::new(move |permit| {
+            let (tap, tapped) = tap(Some(permit));
             *writing = Some(self.begin(target, tapped));
             tap
         })
@@ -141,7 +147,14 @@ impl Bringer {
             Target::Staged(staging) => {
                 let root = staging.directory();
                 let staged = Some(root.clone());
-                let write = move || direct::written(&root, Tree::staged(&root, REMOVALS), tapped);
+                let write = move || {
+                    let written = direct::written(&root, Tree::staged(&root, REMOVALS), tapped);
+                    if written.is_err() {
+                        // What stays goes with the snapshot.
+                        let _ = fs::remove_dir_all(&root);
+                    }
+                    written
+                };
                 Writing { staged, task: self.writers.spawn_blocking(write) }
             }
         }
@@ -176,11 +189,15 @@ impl Writing {
                 Files::Staged(Staged { root, unfinished, diff_id })
             }
             (Ok(Written { diff_id, .. }), None) => Files::InPlace(diff_id),
-            (Err(error), _) if error.is_full_disk() => Files::NoRoom(error),
+            (Err(error), None) if error.is_full_disk() => Files::NoRoom(error),
             (Err(error), staged) => {
-                let error = cause::chain(&error);
-                tracing::debug!(error, "a layer is not written while it comes");
-                if staged.is_some() { Files::Unwritten } else { Files::Spoilt }
+                tracing::debug!(error = cause::chain(&error), "a layer is not written while it comes");
+                match staged {
+                    None => Files::Spoilt,
+                    // In its turn there may be room: others are committed by then, or gone.
+                    Some(_) if error.is_of_the_place() => Files::InItsTurn,
+                    Some(_) => Files::Unwritten,
+                }
             }
         }
     }

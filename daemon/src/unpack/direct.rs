@@ -37,6 +37,12 @@ impl Error {
         matches!(self, Self::Tree(error) if error.is_full_disk())
     }
 
+    /// Whether the same layer may well be written elsewhere or by somebody else.
+    pub(super) fn is_of_the_place(&self) -> bool {
+        let below = matches!(self, Self::Tree(tree::Error::Below { .. }));
+        below || self.is_full_disk() || self.is_window()
+    }
+
     /// Whether the blob wants more memory for decompression than a layer gets.
     fn is_window(&self) -> bool {
         let (Self::Blob(source) | Self::Tree(tree::Error::Archive(tar::Error::Read(source)))) = self else {
@@ -74,7 +80,7 @@ pub(super) async fn write(
     blob: &Descriptor,
     place: Place,
 ) -> Result<DiffId, Failure> {
-    let (tap, tapped) = tap();
+    let (tap, tapped) = tap(None);
     let writer = tokio::task::spawn_blocking(move || written(&place.root, place.tree(), tapped));
     let sent = send_blob(containerd, &blob.digest, tap).await;
     let written = match writer.await {

@@ -23,7 +23,6 @@ pub(super) const REMOVALS: Removals = Removals::Overlay { user_attributes: false
 /// The staging of one pull.
 #[derive(Debug)]
 pub(super) struct Staging {
-    snapshots: Snapshots,
     key: String,
     root: PathBuf,
     /// Directories made so far.
@@ -60,12 +59,13 @@ impl Staging {
         let Prepared::Active(mounts) = snapshots.prepare(&key, None, HashMap::new()).await? else {
             return Ok(None);
         };
+        // The first directory is the trial, and no layer's.
         let usable = Place::of_mounts(&mounts).filter(|place| fs::create_dir(place.root.join("0")).is_ok());
         let Some(place) = usable else {
             snapshots.remove(&key).await?;
             return Ok(None);
         };
-        Ok(Some(Self { snapshots, key, root: place.root, count: AtomicUsize::new(1) }))
+        Ok(Some(Self { key, root: place.root, count: AtomicUsize::new(1) }))
     }
 
     /// A directory for one layer, as yet unmade.
@@ -73,18 +73,13 @@ impl Staging {
         self.root.join(self.count.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// Removes it with all that was not moved. The caller has seen to it that nobody writes any more.
-    pub(super) async fn close(&self) -> Result<(), Error> {
-        self.snapshots.remove(&self.key).await
+    /// Of the snapshot, which is to be removed with all that was not moved.
+    pub(super) fn key(&self) -> &str {
+        &self.key
     }
 }
 
 impl Staged {
-    /// What the files' uncompressed bytes hash to.
-    pub(super) fn diff_id(&self) -> &DiffId {
-        &self.diff_id
-    }
-
     /// Moves the files into their own snapshot. On an error it may have some of them. Blocks.
     pub(super) fn settle(&self, place: &Place) -> Result<(), Unsettled> {
         if place.removals != REMOVALS {

@@ -21,8 +21,18 @@ const PREPARE_ATTEMPTS: u32 = 3;
 
 /// An active snapshot that waits to be filled.
 pub(super) struct Active {
-    key: String,
+    pub(super) key: String,
     pub(super) mounts: Vec<Mount>,
+}
+
+/// What an active snapshot has of its layer.
+enum Have {
+    /// All files, whose uncompressed bytes hash to this.
+    Written(DiffId),
+    /// None.
+    Nothing,
+    /// It is not needed any more: somebody else has committed the layer.
+    Theirs,
 }
 
 /// What a snapshotter has of a layer.
@@ -165,21 +175,22 @@ impl<'a> Step<'a> {
         brought: impl Future<Output = Brought>,
     ) -> Result<Fetched, Error> {
         let Brought { fetched, stored, files } = brought.await;
-        // Whoever writes while the blob comes labels it, too.
-        let labelled = matches!(files, Files::InPlace(_) | Files::Staged(_)) && stored;
-        let written = match self.written(active, files).await? {
-            None if !stored => {
-                // Boxed, as it is rare and large.
-                Box::pin(self.store()).await?;
-                self.apply(active).await?
+        let (actual, labelled, from_store) = match self.written(active, files).await? {
+            // Whoever writes while the blob comes labels it, too.
+            Have::Written(actual) => (actual, true, stored),
+            Have::Theirs => return Ok(fetched),
+            Have::Nothing => {
+                if !stored {
+                    // Boxed, as it is rare and large.
+                    Box::pin(self.store()).await?;
+                }
+                let Some(actual) = self.apply(active).await? else { return Ok(fetched) };
+                (actual, false, true)
             }
-            None => self.apply(active).await?,
-            written => written,
         };
-        let Some(actual) = written else { return Ok(fetched) };
         if actual != self.layer.diff_id {
             let (layer, stated) = (self.layer.blob.digest.to_string(), self.layer.diff_id.clone());
-            return Err(Error::DiffId { layer, stated, actual });
+            return Err(Error::DiffId { layer, stated, actual, from_store });
         }
         if let Some(place) = Place::of_mounts(&active.mounts).filter(|_| self.writing.sync) {
             direct::sync(place).await.map_err(|source| self.unwritten(source))?;
@@ -192,7 +203,7 @@ impl<'a> Step<'a> {
             }
             Committed::Before => self.take_theirs(active).await?,
         }
-        if stored && !labelled {
+        if !labelled {
             let uncompressed = (labels::UNCOMPRESSED.to_owned(), self.layer.diff_id.to_string());
             let labels = HashMap::from([uncompressed]);
             let labelled = self.context.containerd.label_blob(&self.layer.blob.digest, labels).await;
@@ -201,30 +212,28 @@ impl<'a> Step<'a> {
         Ok(fetched)
     }
 
-    /// Takes the files that were written while the blob came; the digest of what they are. `None` if there are none: the
-    /// active snapshot is then empty.
-    async fn written(&self, active: &mut Active, files: Files) -> Result<Option<DiffId>, Error> {
+    /// Takes the files that were written while the blob came.
+    async fn written(&self, active: &mut Active, files: Files) -> Result<Have, Error> {
         match files {
-            Files::Unwritten => return Ok(None),
-            Files::InPlace(diff_id) => return Ok(Some(diff_id)),
+            Files::Unwritten | Files::InItsTurn => return Ok(Have::Nothing),
+            Files::InPlace(diff_id) => return Ok(Have::Written(diff_id)),
             Files::NoRoom(source) => return Err(self.unwritten(source)),
             Files::Staged(staged) => {
                 if let Some(diff_id) = self.settle(active, staged).await {
-                    return Ok(Some(diff_id));
+                    return Ok(Have::Written(diff_id));
                 }
             }
             Files::Spoilt => {}
         }
         self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
-        if let Some(fresh) = self.prepare_anew().await? {
-            *active = fresh;
-        }
-        Ok(None)
+        let Some(fresh) = self.prepare_anew().await? else { return Ok(Have::Theirs) };
+        *active = fresh;
+        Ok(Have::Nothing)
     }
 
     /// Moves files that were written ahead into the active snapshot.
     async fn settle(&self, active: &Active, staged: Staged) -> Option<DiffId> {
-        let diff_id = staged.diff_id().clone();
+        let diff_id = staged.diff_id.clone();
         let place = Place::of_mounts(&active.mounts)?;
         let settled = tokio::task::spawn_blocking(move || staged.settle(&place)).await;
         match settled.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) {

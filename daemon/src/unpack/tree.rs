@@ -37,6 +37,10 @@ pub use staged::{Unfinished, settle};
 /// Longest path within the tree; containerd cannot write longer ones either, since the kernel takes none.
 const LONGEST_PATH: usize = 4095;
 
+/// What is set on a directory that hides all below it, and the same on mounts with `userxattr`.
+const OPAQUE: &str = "trusted.overlay.opaque";
+const USER_OPAQUE: &str = "user.overlay.opaque";
+
 /// How the layer's removals are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removals {
@@ -209,7 +213,7 @@ impl Tree {
     fn make_opaque(&mut self, recent: &Recent) -> Result<bool, Error> {
         match self.removals {
             Removals::Overlay { user_attributes } => {
-                let name = if user_attributes { "user.overlay.opaque" } else { "trusted.overlay.opaque" };
+                let name = if user_attributes { USER_OPAQUE } else { OPAQUE };
                 fsetxattr(&recent.directory, name, b"y", XattrFlags::empty())
                     .map_err(Error::step("make opaque", &recent.path))?;
                 Ok(true)

@@ -31,8 +31,8 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "layers_that_are_not_kept_go_and_the_image_runs", layers_that_are_not_kept);
     suite.check(
         release,
-        "an_image_that_cannot_be_unpacked_fails_and_leaves_nothing",
-        an_image_that_cannot_be_unpacked,
+        "an_image_that_the_differ_cannot_unpack_fails_and_leaves_nothing",
+        an_image_that_the_differ_cannot_unpack,
     );
 }
 
@@ -341,8 +341,9 @@ async fn layers_that_are_not_kept(bed: Stage) -> Result<()> {
     Ok(())
 }
 
-async fn an_image_that_cannot_be_unpacked(bed: Stage) -> Result<()> {
-    let drayd = stage::bare(&bed).await?;
+async fn an_image_that_the_differ_cannot_unpack(bed: Stage) -> Result<()> {
+    drop(stage::bare(&bed).await?);
+    let drayd = stage::configured(&bed, "[unpack]\nengine = \"differ\"\n", &[]).await?;
     let before = bed.containerd.probe().state().await?;
     let reference = bed.images.links.reference(bed.registry.address());
     let pulled = drayd.cri().pull(&reference, None, None).await;

@@ -31,7 +31,7 @@ struct Ahead<'a> {
     requests: Requests,
     error: Option<Error>,
     /// To be read ahead of others.
-    _leave: Option<Leave>,
+    _leave: Leave,
 }
 
 enum Ended {
@@ -48,7 +48,7 @@ impl<'a> Window<'a> {
         self.parts.len()
     }
 
-    pub(super) fn push(&mut self, leave: Option<Leave>, part: impl FnOnce(Requests) -> Part<'a>) {
+    pub(super) fn push(&mut self, leave: Leave, part: impl FnOnce(Requests) -> Part<'a>) {
         let (sender, bytes) = mpsc::unbounded_channel();
         let requests = Requests::default();
         let run = Some(Box::pin(read(part(requests.clone()), sender)) as _);

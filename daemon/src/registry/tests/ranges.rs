@@ -262,8 +262,8 @@ async fn no_more_than_one_window_is_read_ahead_for_all_blobs_and_none_waits_for_
             *taken += stream.next().await.unwrap().map_or(0, |bytes| bytes.len() as u64);
             ahead += stream.received() - *taken;
         }
-        // What each reads by itself comes on top.
-        let most = (3 + streams.len() as u64) * RANGE as u64;
+        // The first body of each is left in the middle of what it has brought.
+        let most = (2 + streams.len() as u64 / 2) * RANGE as u64;
         assert!(ahead <= most, "{ahead} ahead, and {most} are the most");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }

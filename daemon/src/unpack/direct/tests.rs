@@ -18,7 +18,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 async fn write(blob: &[u8], length: usize, ends: bool) -> (Result<Digest, String>, TempDir) {
     let directory = TempDir::new().expect("a directory");
     let place = Place { root: directory.path().into(), removals: Removals::Delete, lowers: Vec::new() };
-    let (tap, tapped) = tap();
+    let (tap, tapped) = tap(None);
     let writer = tokio::task::spawn_blocking(move || written(&place.root, place.tree(), tapped));
     for part in blob.chunks(length) {
         // The writer may have ended with an error.

@@ -92,7 +92,8 @@ pub(super) fn set_owner_at(
 /// Gives one directory or file the owner, mode, times and attributes of another one.
 pub(super) fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
     copy_owner_and_mode(from, to)?;
-    copy_times(from, to)?;
+    let (last_access, last_modification) = times_of(from)?;
+    futimens(to, &Timestamps { last_access, last_modification })?;
     copy_extended(from, to)
 }
 
@@ -103,17 +104,12 @@ pub(super) fn copy_owner_and_mode(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> R
     fchmod(to, Mode::from_raw_mode(stat.st_mode & 0o7777))
 }
 
-/// Its times alone.
-pub(super) fn copy_times(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
-    let stat = fstat(from)?;
+/// When it was read last, and when it was changed last.
+pub(super) fn times_of(file: BorrowedFd<'_>) -> Result<(Timespec, Timespec), Errno> {
+    let stat = fstat(file)?;
     let nanoseconds = |number| i64::try_from(number).unwrap_or_default();
-    futimens(
-        to,
-        &Timestamps {
-            last_access: Timespec { tv_sec: stat.st_atime, tv_nsec: nanoseconds(stat.st_atime_nsec) },
-            last_modification: Timespec { tv_sec: stat.st_mtime, tv_nsec: nanoseconds(stat.st_mtime_nsec) },
-        },
-    )
+    let accessed = Timespec { tv_sec: stat.st_atime, tv_nsec: nanoseconds(stat.st_atime_nsec) };
+    Ok((accessed, Timespec { tv_sec: stat.st_mtime, tv_nsec: nanoseconds(stat.st_mtime_nsec) }))
 }
 
 /// Its extended attributes, but for those that the other one has already.

@@ -33,8 +33,8 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// A link leads to a file that this layer does not have, and the layers below are not there yet.
-    #[error("`{path}` is linked to a file of a layer below")]
+    /// What it comes to depends on the layers below, which are not there yet.
+    #[error("`{path}` depends on the layers below")]
     Below {
         /// The entry.
         path: String,

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::name::{prefixes, split};
 use super::root::Root;
+use super::{OPAQUE, USER_OPAQUE};
 
 /// Opened whenever it is asked: an image may have more layers than a process has files.
 #[derive(Debug)]
@@ -93,8 +94,8 @@ pub(super) fn look(layer: &Root, path: &[u8]) -> Result<Look, Errno> {
     }
 }
 
-fn is_opaque(directory: &OwnedFd) -> Result<bool, Errno> {
-    for name in ["trusted.overlay.opaque", "user.overlay.opaque"] {
+pub(super) fn is_opaque(directory: &OwnedFd) -> Result<bool, Errno> {
+    for name in [OPAQUE, USER_OPAQUE] {
         match fgetxattr(directory, name, &mut [0_u8; 1]) {
             Ok(_) => return Ok(true),
             // A longer value is none of the overlay filesystem's.

@@ -5,21 +5,23 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    Dir, Gid, RenameFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags, fchown, fgetxattr, fsetxattr, fstat,
-    futimens, renameat_with,
+    Dir, Gid, RenameFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags, fchown, fgetxattr,
+    fsetxattr, fstat, futimens, renameat_with,
 };
 use rustix::io::Errno;
 
+use super::error::shown;
 use super::lower::{self, Lower};
 use super::name::split;
 use super::root::Root;
-use super::{Error, attributes};
+use super::{Error, OPAQUE, attributes};
 
-/// The time of an implied directory into which nothing has been put: it gets that of the directory that it hides. A
-/// nanosecond that no clock shows any more.
-const UNTOUCHED: Timespec = Timespec { tv_sec: 0, tv_nsec: 1 };
-/// What is set on a directory that hides all below it. Of a layer, the root alone may carry it on its way.
-const OPAQUE: &str = "trusted.overlay.opaque";
+/// When an implied directory into which nothing has been put was changed last: it gets the time of the directory that
+/// it hides. A second that no clock shows any more, since not every filesystem keeps less.
+const UNTOUCHED: i64 = 1;
+/// What a directory hands down to all that is put into it (acl(5)).
+const DEFAULT_ACL: &str = "system.posix_acl_default";
+const OMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
 
 /// Directories that the tar has only implied.
 #[derive(Debug, Default)]
@@ -39,7 +41,7 @@ impl Unfinished {
     pub(super) fn implied(&mut self, path: &[u8], made: BorrowedFd<'_>) -> Result<(), Errno> {
         let within_implied = self.0.get(split(path).0).is_some_and(|above| !above.stated);
         self.0.insert(path.to_vec(), Implied { within_implied, stated: false });
-        futimens(made, &Timestamps { last_access: UNTOUCHED, last_modification: UNTOUCHED })
+        futimens(made, &times(OMIT, Timespec { tv_sec: UNTOUCHED, tv_nsec: 0 }))
     }
 
     /// Notes that an entry of the directory's own came, and whether that has made it.
@@ -68,45 +70,57 @@ pub fn settle(staged: &Path, root: &Path, lowers: &[PathBuf], unfinished: &Unfin
                 .map_err(Error::step("move", name.to_bytes()))?;
         }
     }
-    if fgetxattr(&from, OPAQUE, &mut [0_u8; 1]).is_ok() {
+    // Of all directories it alone is not moved with what is set on it.
+    if lower::is_opaque(&from).map_err(Error::step("look at", b"/"))? {
         fsetxattr(&into, OPAQUE, b"y", XattrFlags::empty()).map_err(Error::step("make opaque", b"/"))?;
     }
     let lowers = lowers.iter().map(|path| Lower::new(path.clone()).map_err(Error::open(path)));
     let lowers = lowers.collect::<Result<Vec<_>, _>>()?;
     for (path, implied) in &unfinished.0 {
-        finish(&to, &lowers, path, *implied).map_err(Error::step("set the attributes of", path))?;
+        let finished = finish(&to, &lowers, path, *implied);
+        if !finished.map_err(Error::step("set the attributes of", path))? {
+            return Err(Error::Below { path: shown(path) });
+        }
     }
     Ok(())
 }
 
 /// Gives an implied directory what the one that it hides has. An entry of its own has said all but extended attributes.
-fn finish(root: &Root, lowers: &[Lower], path: &[u8], implied: Implied) -> Result<(), Errno> {
+/// `false` if what was put into it would have been given something by the hidden one.
+fn finish(root: &Root, lowers: &[Lower], path: &[u8], implied: Implied) -> Result<bool, Errno> {
     let made = match root.directory(path) {
         // The layer itself has removed it again, or put something else there.
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(true),
         opened => opened?,
     };
+    let stat = fstat(&made)?;
+    let untouched = stat.st_mtime == UNTOUCHED;
     let hidden = lower::hidden(lowers, path)?;
-    if let Some(hidden) = &hidden {
+    if let Some(hidden) = hidden {
+        if fgetxattr(&hidden, DEFAULT_ACL, &mut [0_u8; 0]).is_ok() {
+            return Ok(false);
+        }
         attributes::copy_extended(hidden.as_fd(), made.as_fd())?;
+        if !implied.stated {
+            attributes::copy_owner_and_mode(hidden.as_fd(), made.as_fd())?;
+            let (accessed, modified) = attributes::times_of(hidden.as_fd())?;
+            futimens(made, &times(accessed, if untouched { modified } else { OMIT }))?;
+        }
+        return Ok(true);
     }
     if implied.stated {
-        return Ok(());
-    }
-    let stat = fstat(&made)?;
-    let untouched =
-        stat.st_mtime == UNTOUCHED.tv_sec && i64::try_from(stat.st_mtime_nsec) == Ok(UNTOUCHED.tv_nsec);
-    if let Some(hidden) = hidden {
-        attributes::copy_owner_and_mode(hidden.as_fd(), made.as_fd())?;
-        return if untouched { attributes::copy_times(hidden.as_fd(), made.as_fd()) } else { Ok(()) };
+        return Ok(true);
     }
     let above = if implied.within_implied { lower::hidden(lowers, split(path).0)? } else { None };
     if let Some(above) = above.map(fstat).transpose()?.filter(|above| above.st_mode & 0o2000 != 0) {
         fchown(&made, None, Some(Gid::from_raw(above.st_gid)))?;
     }
     if untouched {
-        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-        futimens(made, &Timestamps { last_access: now, last_modification: now })?;
+        futimens(made, &times(OMIT, Timespec { tv_sec: 0, tv_nsec: UTIME_NOW }))?;
     }
-    Ok(())
+    Ok(true)
+}
+
+fn times(last_access: Timespec, last_modification: Timespec) -> Timestamps {
+    Timestamps { last_access, last_modification }
 }
