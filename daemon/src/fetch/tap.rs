@@ -98,3 +98,20 @@ impl Read for Tapped {
         Ok(length)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[test]
+    fn the_right_to_read_lasts_until_the_reader_goes() {
+        let rights = Arc::new(Semaphore::new(1));
+        let (tap, tapped) = tap(Arc::clone(&rights).try_acquire_owned().ok());
+        drop(tap);
+        assert_eq!(rights.available_permits(), 0);
+        drop(tapped);
+        assert_eq!(rights.available_permits(), 1);
+    }
+}

@@ -540,6 +540,30 @@ fn implied_directories_are_like_those_that_they_hide() {
     }
 }
 
+#[test]
+fn the_root_of_a_layer_may_be_opaque() {
+    let ground = Ground::new();
+    ground.write(OVERLAY, &[Sample::file(".wh..wh..opq", b""), Sample::file("f", b"")]).expect("a layer");
+    assert!(ground.entry(".").xattrs.contains_key("trusted.overlay.opaque"), "{:?}", ground.entry("."));
+    assert_eq!(ground.names(), names(["f"]));
+}
+
+#[test]
+fn what_a_hidden_directory_would_hand_down_is_not_written_ahead() {
+    let ground = Ground::new();
+    // Version 2: read, write and search for the owner, read and search for the rest.
+    let acl =
+        b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x04\0\x05\0\xff\xff\xff\xff\x20\0\x05\0\xff\xff\xff\xff";
+    let handing_down = Sample::directory("d/").record("SCHILY.xattr.system.posix_acl_default", acl);
+    let below = Tree::new(&ground.path("lower"), Removals::Delete, &[]).expect("a place");
+    written(below, &[handing_down]).expect("a layer");
+    let refusal = ground.write_ahead(&[Sample::file("d/f", b"")]).expect_err("it is not known yet");
+    assert!(matches!(refusal, Error::Below { .. }), "{refusal}");
+    fs::remove_dir_all(ground.path("settled")).expect("a directory of this test");
+    ground.write(OVERLAY, &[Sample::file("d/f", b"")]).expect("a layer");
+    assert!(ground.entry("d").xattrs.contains_key("system.posix_acl_default"), "{:?}", ground.entry("d"));
+}
+
 /// Fault 119.
 #[test]
 fn devices_are_made_with_their_numbers() {
