@@ -201,7 +201,10 @@ async fn snapshots_went(bed: Stage) -> Result<()> {
             pull(&bed, &drayd, image, handler).await?;
             is(&cri, &[id], handler, true, snapshotter).await?;
             for name in image.chain_ids().iter().rev().take(how_many) {
-                probe.remove_snapshot(snapshotter, name).await?;
+                // Once nothing stands on it, a collection may be faster.
+                if let Err(error) = probe.remove_snapshot(snapshotter, name).await {
+                    ensure!(probe.state().await?.snapshot(snapshotter, name).is_none(), "{error:#}");
+                }
             }
             is(&cri, &[id], handler, false, &format!("{how_many} went in {snapshotter}")).await?;
             ensure!(cri.list().await?.len() == 1, "the record is there all the same");
