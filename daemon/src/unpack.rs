@@ -275,6 +275,10 @@ impl Unpacker {
 }
 
 impl Error {
+    fn containerd(layer: &Layer, snapshotter: &Snapshotter, source: containerd::Error) -> Self {
+        Self::Containerd { layer: layer.blob.digest.to_string(), snapshotter: snapshotter.clone(), source }
+    }
+
     /// Whether a blob of the content store that is not what its records say would fail like this.
     fn may_lie_in_the_store(&self) -> bool {
         match self {

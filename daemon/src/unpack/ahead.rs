@@ -11,7 +11,7 @@ use super::bring::{Bringer, Target};
 use super::direct::Place;
 use super::prefetch::Prefetch;
 use super::staging::Staging;
-use super::step::Active;
+use super::step::{self, Active};
 use super::{Context, Engine, Error, Layer, Unpacker};
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::fetch::Turn;
@@ -117,10 +117,8 @@ impl<'a> Ahead<'a> {
         let layer = &self.layers[first];
         let key = self.unpacker.keys.next(&layer.chain_id);
         let staging = self.prefetch.beside(async {
-            Staging::open(snapshots, key).await.map_err(|source| {
-                let (layer, snapshotter) = (layer.blob.digest.to_string(), self.snapshotter.name.clone());
-                Error::Containerd { layer, snapshotter, source }
-            })
+            let opened = Staging::open(snapshots, key).await;
+            opened.map_err(|source| Error::containerd(layer, &self.snapshotter.name, source))
         });
         self.staging = staging.await?.map(Arc::new);
         Ok(())
@@ -140,9 +138,7 @@ impl<'a> Ahead<'a> {
         let snapshots = self.context.containerd.snapshots(&self.snapshotter.name);
         let keys = active.into_iter().chain(staging.map(|staging| staging.key().to_owned()));
         for key in keys {
-            if let Err(error) = snapshots.remove(&key).await {
-                tracing::debug!(key, %error, "an active snapshot is left to the lease");
-            }
+            step::abandon(&snapshots, &key).await;
         }
     }
 }

@@ -180,11 +180,7 @@ impl Writing {
     /// What came of it.
     async fn end(writing: Option<Self>) -> Files {
         let Some(Self { staged, task }) = writing else { return Files::Unwritten };
-        let written = match task.await {
-            Ok(written) => written,
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        };
-        match (written, staged) {
+        match (direct::ended(task.await), staged) {
             (Ok(Written { diff_id, unfinished }), Some(root)) => {
                 Files::Staged(Staged { root, unfinished, diff_id })
             }

@@ -9,6 +9,8 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::thread;
 
+use tokio::task::JoinError;
+
 use super::decompress::{self, Decompressed};
 use super::tar::{self, Archive};
 use super::tree::{self, Tree, Unfinished};
@@ -83,10 +85,7 @@ pub(super) async fn write(
     let (tap, tapped) = tap(None);
     let writer = tokio::task::spawn_blocking(move || written(&place.root, place.tree(), tapped));
     let sent = send_blob(containerd, &blob.digest, tap).await;
-    let written = match writer.await {
-        Ok(written) => written,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    };
+    let written = ended(writer.await);
     // Without its blob the writer fails, too, and less to the point.
     sent.map_err(Failure::Containerd)?;
     match written {
@@ -116,7 +115,12 @@ pub(super) async fn send_blob(
 /// Returns when all files of the place's filesystem are on the disk.
 pub(super) async fn sync(place: Place) -> Result<(), Error> {
     let synced = tokio::task::spawn_blocking(move || tree::sync(&place.root)).await;
-    Ok(synced.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?)
+    Ok(ended(synced)?)
+}
+
+/// What a thread that blocks came to. Its panic is one of whoever waits for it.
+pub(super) fn ended<T>(joined: Result<T, JoinError>) -> T {
+    joined.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// Writes the layer into `tree`, which is in the directory `root`. Blocks.

@@ -84,7 +84,7 @@ impl<'a> Step<'a> {
                 self.snapshots.prepare(&key, self.layer.parent.as_ref(), self.layer.labels.clone()).await;
             match prepared.map_err(|source| self.failed(source))? {
                 Prepared::Active(_) if self.guest_pull => {
-                    self.abandon(&key).await;
+                    abandon(&self.snapshots, &key).await;
                     return Err(self.not_guest_pull());
                 }
                 Prepared::Active(mounts) => return Ok(Found::Nothing(Active { key, mounts })),
@@ -144,17 +144,9 @@ impl<'a> Step<'a> {
     ) -> Result<LayerOutcome, Error> {
         let filled = self.apply_and_commit(&mut active, brought).await;
         if filled.as_ref().is_err_and(|error| !error.containerd_is_away()) {
-            self.abandon(&active.key).await;
+            abandon(&self.snapshots, &active.key).await;
         }
         filled.map(LayerOutcome::Applied)
-    }
-
-    /// Removes an active snapshot. The lease is the second line: what cannot be removed now goes when it is deleted or
-    /// expires.
-    async fn abandon(&self, key: &str) {
-        if let Err(error) = self.snapshots.remove(key).await {
-            tracing::debug!(key, %error, "an active snapshot is left to the lease");
-        }
     }
 
     /// Does all of it again, with a blob that was fetched anew.
@@ -225,10 +217,16 @@ impl<'a> Step<'a> {
             }
             Files::Spoilt => {}
         }
+        Ok(if self.renew(active).await? { Have::Nothing } else { Have::Theirs })
+    }
+
+    /// Puts an empty snapshot in the place of one that has some files; `false` if somebody else has committed the layer
+    /// meanwhile.
+    async fn renew(&self, active: &mut Active) -> Result<bool, Error> {
         self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
-        let Some(fresh) = self.prepare_anew().await? else { return Ok(Have::Theirs) };
+        let Some(fresh) = self.prepare_anew().await? else { return Ok(false) };
         *active = fresh;
-        Ok(Have::Nothing)
+        Ok(true)
     }
 
     /// Moves files that were written ahead into the active snapshot.
@@ -236,7 +234,7 @@ impl<'a> Step<'a> {
         let diff_id = staged.diff_id.clone();
         let place = Place::of_mounts(&active.mounts)?;
         let settled = tokio::task::spawn_blocking(move || staged.settle(&place)).await;
-        match settled.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) {
+        match direct::ended(settled) {
             Ok(()) => Some(diff_id),
             Err(error) => {
                 let digest = &self.layer.blob.digest;
@@ -264,11 +262,9 @@ impl<'a> Step<'a> {
             };
             let digest = &self.layer.blob.digest;
             tracing::info!(%digest, "a layer is left to containerd's differ: {reason}");
-            if matches!(reason, Unfit::Rights(_) | Unfit::Window) {
-                // Something may have been written before it failed.
-                self.snapshots.remove(&active.key).await.map_err(|source| self.failed(source))?;
-                let Some(fresh) = self.prepare_anew().await? else { return Ok(None) };
-                *active = fresh;
+            // Something may have been written before it failed.
+            if matches!(reason, Unfit::Rights(_) | Unfit::Window) && !self.renew(active).await? {
+                return Ok(None);
             }
         }
         let applied =
@@ -310,7 +306,14 @@ impl<'a> Step<'a> {
     }
 
     fn failed(&self, source: containerd::Error) -> Error {
-        let (layer, snapshotter) = (self.layer.blob.digest.to_string(), self.snapshotter.name.clone());
-        Error::Containerd { layer, snapshotter, source }
+        Error::containerd(self.layer, &self.snapshotter.name, source)
+    }
+}
+
+/// Removes an active snapshot. The lease is the second line: what cannot be removed now goes when it is deleted or
+/// expires.
+pub(super) async fn abandon(snapshots: &Snapshots, key: &str) {
+    if let Err(error) = snapshots.remove(key).await {
+        tracing::debug!(key, %error, "an active snapshot is left to the lease");
     }
 }
