@@ -200,7 +200,7 @@ impl Registry {
             stall_timeout: config.stall_timeout,
             parallel_ranges: config.parallel_ranges,
             range_size: config.range_size,
-            spare: Spare::new(config.parallel_ranges.saturating_sub(1)),
+            spare: Spare::new(config.parallel_ranges),
             rate: Arc::new(Rate::new(config.download_rate)),
         };
         Ok(Self { shared: Arc::new(shared), requests: Requests::default() })

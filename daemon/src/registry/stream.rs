@@ -3,6 +3,7 @@
 //! from another host.
 
 mod elsewhere;
+mod pace;
 mod part;
 mod window;
 
@@ -14,13 +15,15 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::credentials::Credentials;
 use super::error::Error;
 use super::search::Search;
-use super::spare::Reader;
+use super::spare::{Leave, Reader};
 use super::{Registry, Repository};
 use crate::oci::Descriptor;
+use pace::Pace;
 use part::{Came, Part, Whole};
 use window::Window;
 
@@ -41,6 +44,8 @@ pub struct Stream<'a> {
     range: u64,
     /// Its claim to connections beside the first one.
     reader: Reader,
+    /// Whether it needs them.
+    pace: Pace,
     /// Whether the window may be filled.
     ranging: bool,
     /// Where the caller began; what lies before is not from here.
@@ -70,6 +75,7 @@ impl<'a> Stream<'a> {
             parallel: registry.parallel_ranges,
             range: registry.range_size,
             reader: registry.spare.reader(),
+            pace: Pace::new(),
             ranging: false,
             start: offset,
             position: offset,
@@ -82,6 +88,13 @@ impl<'a> Stream<'a> {
 
     /// The next bytes; `None` after the last of the descriptor's size. After an error there are none.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        let began = Instant::now();
+        let next = self.advance().await;
+        self.pace.waited_since(began);
+        next
+    }
+
+    async fn advance(&mut self) -> Result<Option<Bytes>, Error> {
         let size = self.whole.descriptor.size;
         // A host that has nothing to send is asked for it only when nothing is not what the blob should be: what it
         // sends tells whether the size is wrong or the digest.
@@ -198,14 +211,44 @@ impl<'a> Stream<'a> {
         }
         let head = usize::from(self.head.position < self.head.end);
         while self.ahead < size && self.window.len() + head < self.parallel {
-            let Some(leave) = self.reader.take(size - self.ahead) else { return };
+            let leave = self.leave(size - self.ahead);
+            if leave.is_none() && !self.is_near_the_end_of_all(head) {
+                return;
+            }
             let (begin, end) = (self.ahead, size.min(self.ahead + self.range));
             let (whole, came) = (self.whole, Arc::clone(&self.came));
             let first = self.head.search.as_ref().and_then(Search::host).map(str::to_owned);
             self.window.push(leave, |requests| Part::new(whole, begin, end, came).beside(first, requests));
             self.ahead = end;
         }
+        if self.window.holds_back()
+            && let Some(leave) = self.leave(size - self.ahead)
+        {
+            self.window.give(leave);
+        }
+        if !self.window.holds_back() {
+            self.reader.is_content();
+        }
+    }
+
+    /// Leave to read ahead, of a blob of which so much is not asked for yet.
+    fn leave(&mut self, left: u64) -> Option<Leave> {
+        if self.pace.is_of_the_hosts() {
+            return self.reader.take(left);
+        }
         self.reader.is_content();
+        None
+    }
+
+    /// Whether what is asked for comes to its end soon: the next part is asked for then, so that it begins when that one
+    /// ends, and not an answer later.
+    fn is_near_the_end_of_all(&self, head: usize) -> bool {
+        let left = match (head, self.window.len()) {
+            (1, 0) => self.head.end - self.head.position,
+            (0, 1) => self.window.first_left(),
+            _ => return false,
+        };
+        left <= self.range / 4
     }
 
     /// The rest comes over one connection: that of the head, as long as it is in use.
