@@ -35,8 +35,8 @@ pub use problem::{ConfigError, Fault, Hint, Problem};
 pub use ranges::RangeSize;
 pub use size::Size;
 
-use crate::cri::socket::{Group, Mode};
 use crate::pull::SHORT_LEASE;
+use crate::socket::{Group, Mode};
 use written::Written as _;
 
 /// Where the configuration file is when the command line does not name one.

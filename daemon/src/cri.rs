@@ -10,7 +10,6 @@ pub mod health;
 mod passthrough;
 pub mod serve;
 pub mod service;
-pub mod socket;
 pub mod status;
 
 pub use health::Health;

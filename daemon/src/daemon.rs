@@ -10,13 +10,14 @@ use tokio::sync::watch;
 
 use crate::config::{self, Config};
 use crate::containerd::{Containerd, Snapshotter, SnapshotterNameError};
-use crate::cri::{self, Health, ImageEndpoint, socket};
+use crate::cri::{self, Health, ImageEndpoint};
 use crate::fetch::Fetcher;
 use crate::images::{self, Images};
 use crate::node::snapshotter::UnknownHandler;
 use crate::node::{self, Node};
 use crate::pull::{self, Puller};
 use crate::registry::{self, Registry};
+use crate::socket;
 use crate::unpack::{Engine, Writing};
 
 /// How long calls in progress may take to end after SIGTERM: below systemd's own 90 s, after which it kills.

@@ -3,7 +3,6 @@
 //! an image needs.
 
 mod document;
-pub mod meter;
 mod pass;
 mod recent;
 pub mod slots;
@@ -17,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use document::Document;
-pub use meter::Meter;
 pub use slots::{Line, Place};
 pub use source::Source;
 pub use tap::{Listen, Tap, Tapped, tap};
@@ -33,6 +31,7 @@ use recent::Recent;
 use crate::containerd::{self, Containerd};
 use crate::oci::media_type::Kind;
 use crate::oci::{Descriptor, Digest};
+use crate::progress::{self, Meter};
 use crate::registry::{self, Registry};
 use slots::Slots;
 use transfer::Transfer;
@@ -93,6 +92,21 @@ pub enum Error {
     },
 }
 
+/// A layer's blob that a pull wants.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Where it comes from.
+    pub source: &'a Source,
+    /// The blob.
+    pub blob: &'a Descriptor,
+    /// Counts what comes of it over the wire.
+    pub meter: &'a Meter,
+    /// Tells how far it is.
+    pub told: &'a progress::Layer,
+    /// Where it stands among those that want a download slot.
+    pub place: &'a Place,
+}
+
 /// Fetches blobs for all pulls of this node.
 pub struct Fetcher {
     /// The one registry client.
@@ -130,67 +144,56 @@ impl Fetcher {
         self.slots.line()
     }
 
-    /// Brings a layer blob into the content store, held by the lease that `containerd` is under. `place` is its place
-    /// in the pull's line. `listen` is called if all of it comes over the wire now; its tap ends when the store has
-    /// proved the bytes.
+    /// Brings a layer blob into the content store, held by the lease that `containerd` is under. `listen` is called if
+    /// all of it comes over the wire now; its tap ends when the store has proved the bytes.
     pub async fn blob(
         &self,
         containerd: &Containerd,
-        source: &Source,
-        blob: &Descriptor,
-        meter: &Meter,
-        place: &Place,
+        wanted: Wanted<'_>,
         listen: Option<Listen<'_>>,
     ) -> Result<Fetched, Error> {
-        let _turn = if let Some(turn) = self.turns.try_take(blob.digest.clone()) {
+        let digest = &wanted.blob.digest;
+        let _turn = if let Some(turn) = self.turns.try_take(digest.clone()) {
             turn
         } else {
-            place.step_aside();
-            self.turns.take(blob.digest.clone()).await
+            wanted.place.step_aside();
+            self.turns.take(digest.clone()).await
         };
-        let registry = self.registry.counting(meter.requests());
+        let registry = self.registry.counting(wanted.meter.requests());
         let audience = listen.map(|listen| Audience { taps: &self.taps, listen });
-        Transfer::new(&registry, containerd, source, blob, meter, place).run(audience).await
+        Transfer { registry: &registry, containerd, wanted }.run(audience).await
     }
 
     /// Brings a layer blob to a listener alone, and proves its digest. `false` if that cannot be done, or has failed in
-    /// a way in which [`Self::blob`] may do better: it is to be asked then, with the same `place`.
+    /// a way in which [`Self::blob`] may do better: it is to be asked then, with the same place.
     pub async fn pass(
         &self,
         containerd: &Containerd,
-        source: &Source,
-        blob: &Descriptor,
-        meter: &Meter,
-        place: &Place,
+        wanted: Wanted<'_>,
         listen: Listen<'_>,
     ) -> Result<bool, Error> {
+        let digest = &wanted.blob.digest;
         // Somebody who is fetching it now may be putting it into the store.
-        let Some(_turn) = self.turns.try_take(blob.digest.clone()) else { return Ok(false) };
-        if containerd.blob_info(&blob.digest).await?.is_some() {
+        let Some(_turn) = self.turns.try_take(digest.clone()) else { return Ok(false) };
+        if containerd.blob_info(digest).await?.is_some() {
             return Ok(false);
         }
-        place.open().await;
+        wanted.place.open().await;
         let Ok(permit) = Arc::clone(&self.taps).try_acquire_owned() else { return Ok(false) };
-        let registry = self.registry.counting(meter.requests());
-        Pass { registry: &registry, source, blob, meter, place }.run(listen(permit)).await
+        let registry = self.registry.counting(wanted.meter.requests());
+        Pass { registry: &registry, wanted }.run(listen(permit)).await
     }
 
     /// Fetches a layer blob anew if what the content store has under its digest is something else or nothing. `false`:
     /// the store is right.
-    pub async fn mend(
-        &self,
-        containerd: &Containerd,
-        source: &Source,
-        blob: &Descriptor,
-        meter: &Meter,
-    ) -> Result<bool, Error> {
+    pub async fn mend(&self, containerd: &Containerd, wanted: Wanted<'_>) -> Result<bool, Error> {
+        let Wanted { blob, .. } = wanted;
         if containerd.blob_is_intact(blob).await? {
             return Ok(false);
         }
         tracing::warn!(digest = %blob.digest, "a layer in the content store is broken: it is fetched anew");
         containerd.discard_blob(&blob.digest).await?;
-        let mut line = self.line();
-        self.blob(containerd, source, blob, meter, &line.place(), None).await?;
+        self.blob(containerd, wanted, None).await?;
         Ok(true)
     }
 }

@@ -3,9 +3,12 @@
 //! rest.
 
 pub mod call;
+pub mod ending;
 pub mod error;
+pub mod history;
 pub mod inflight;
 mod lease;
+pub mod ongoing;
 pub mod plan;
 mod publish;
 mod record;
@@ -19,20 +22,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use call::Outcome;
+pub use ending::Ending;
 pub use error::Error;
+pub use history::History;
+pub use ongoing::{Look, Ongoing, Watched};
 pub use request::Request;
 
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::leases::Collect;
 use crate::containerd::{Containerd, Snapshotter};
-use crate::fetch::{Fetcher, Meter, Source, Turns};
+use crate::fetch::{Fetcher, Source, Turns};
 use crate::node::Node;
 use crate::node::snapshotter::Choice;
 use crate::oci::Platform;
+use crate::progress::{Meter, Progress, Stage};
 use crate::registry::Repository;
 use crate::unpack::{Context, Unpacker, Writing};
 use call::{Call, Tally};
-use inflight::{Inflight, Key, Share};
+use inflight::{Inflight, Share};
 use lease::Leases;
 use plan::Plan;
 use record::Recorded;
@@ -81,6 +88,8 @@ pub struct Puller {
     unpacker: Unpacker,
     /// Pulls under way, so that equal ones are one.
     inflight: Inflight,
+    /// Calls that have ended.
+    history: Arc<History>,
     /// Image records by name: one pull at a time writes one, and knows what comes of it.
     names: Turns<String>,
     /// What keeps a pull's work from collection.
@@ -101,6 +110,7 @@ impl Puller {
             node,
             fetcher,
             inflight: Inflight::default(),
+            history: Arc::default(),
             names: Turns::default(),
             platform: Platform::host(),
         }
@@ -109,10 +119,29 @@ impl Puller {
     /// Pulls the image and returns when containers can be created from it. Equal requests at the same time share one
     /// transfer; a caller that drops this future leaves the others theirs, and the last one to leave ends it.
     pub async fn pull(self: &Arc<Self>, request: Request) -> Result<Arc<Outcome>, Arc<Error>> {
-        let mut call = Call::begin(&request);
-        let result = self.choose_and_join(request, &mut call).await;
+        self.pull_shown(request, |_| {}).await
+    }
+
+    /// The same, and `show` is called with the pull once it is under way.
+    pub async fn pull_shown(
+        self: &Arc<Self>,
+        request: Request,
+        show: impl FnOnce(&Watched),
+    ) -> Result<Arc<Outcome>, Arc<Error>> {
+        let mut call = Call::begin(&request, &self.history);
+        let result = self.choose_and_join(request, &mut call, show).await;
         call.end(&result);
         result.map(|share| share.outcome)
+    }
+
+    /// All pulls under way, in the order in which they began.
+    pub fn ongoing(&self) -> Vec<Watched> {
+        self.inflight.list()
+    }
+
+    /// What became of the calls that have ended.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// Waits until no pull is under way and their leases are gone.
@@ -126,26 +155,27 @@ impl Puller {
         self: &Arc<Self>,
         request: Request,
         call: &mut Call,
+        show: impl FnOnce(&Watched),
     ) -> Result<Share, Arc<Error>> {
         let table = self.node.table().await.map_err(Error::from)?;
         let choice = table.choose(&request.handler).map_err(Error::from)?;
         call.chosen(&choice);
-        let key = Key {
-            reference: request.reference.to_string(),
-            snapshotter: choice.snapshotter.name.clone(),
-            credentials: request.credentials.clone(),
-        };
         let sandbox = table.sandbox_image.as_ref().map(|image| *image == request.reference);
         let elsewhere = table.all_but(&choice.snapshotter);
-        let (puller, order) = (Arc::clone(self), Order { request, choice, sandbox, elsewhere });
-        self.inflight.join(key, async move { puller.watched(order).await }).await
+        let reference = request.reference.to_string();
+        let (credentials, pod) = (request.credentials.clone(), request.pod.clone());
+        let (puller, order) =
+            (Arc::clone(self), Order { request, choice: choice.clone(), sandbox, elsewhere });
+        let work = |ongoing: Arc<Ongoing>| async move { puller.watched(order, &ongoing.progress).await };
+        let seat = self.inflight.sit(reference, &choice, credentials, pod, work);
+        show(seat.watched());
+        seat.end().await
     }
 
-    async fn watched(&self, order: Order) -> Result<Outcome, Error> {
-        let meter = Arc::new(Meter::default());
+    async fn watched(&self, order: Order, progress: &Arc<Progress>) -> Result<Outcome, Error> {
         tokio::select! {
-            result = self.transfer(&order, &meter) => result,
-            error = self.stall(&meter) => Err(error),
+            result = self.transfer(&order, progress) => result,
+            error = self.stall(progress.meter()) => Err(error),
         }
     }
 
@@ -158,7 +188,7 @@ impl Puller {
 
     /// The walk under its lease, which is made before the first write and deleted last. The name is resolved before:
     /// a reference that leads nowhere costs containerd nothing.
-    async fn transfer(&self, order: &Order, meter: &Arc<Meter>) -> Result<Outcome, Error> {
+    async fn transfer(&self, order: &Order, progress: &Arc<Progress>) -> Result<Outcome, Error> {
         let reference = &order.request.reference;
         let repository = Repository { domain: reference.domain().into(), path: reference.path().into() };
         let source = Source { repository, credentials: order.request.credentials.clone() };
@@ -169,14 +199,14 @@ impl Puller {
         };
         let named = match known {
             Some(named) => named,
-            None => resolve::name(&self.fetcher, &source, reference, meter).await?,
+            None => resolve::name(&self.fetcher, &source, reference, progress.meter()).await?,
         };
         let held = self.leases.hold(&reference.to_string()).await;
         let mut held =
             held.map_err(|source| Error::Containerd { step: "make the lease of the pull", source })?;
         let containerd = self.containerd.under(held.current());
-        let (meter, keep_layers) = (Arc::clone(meter), self.config.keep_layers);
-        let context = Context { containerd, source, meter, keep_layers };
+        let (progress, keep_layers) = (Arc::clone(progress), self.config.keep_layers);
+        let context = Context { containerd, source, progress, keep_layers };
         // Boxed: it is large, and every future around it would hold it.
         let walk = Box::pin(self.walk(order, &context, named));
         let result = held.during(walk).await;
@@ -195,14 +225,19 @@ impl Puller {
         let (reference, snapshotter) = (&order.request.reference, &order.choice.snapshotter);
         let resolved = resolve::resolve(&self.fetcher, context, reference, named, &self.platform).await?;
         let plan = Plan::new(reference, &resolved)?;
+        let progress = &context.progress;
+        progress.plan(plan.layers.iter().map(|layer| &layer.blob));
+        progress.enter(Stage::Unpacking);
         let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
+        progress.enter(Stage::Recording);
         let Recorded { names: records, shown } =
             record::record(&self.names, context, order, &resolved, &plan).await?;
         if order.sandbox.unwrap_or(shown.pinned) {
             self.spread(order, context, &plan).await;
         }
 
-        let tally = Tally::new(context.meter.bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
+        let tally =
+            Tally::new(progress.meter().bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
         Ok(Outcome { image_id: plan.image_id, records, tally })
     }
 }

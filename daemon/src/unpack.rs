@@ -25,8 +25,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::{self, Containerd, Kind, Snapshotter};
-use crate::fetch::{self, Fetched, Fetcher, Meter, Source, Turns};
+use crate::fetch::{self, Fetched, Fetcher, Place, Source, Turns, Wanted};
 use crate::oci::{ChainId, Descriptor, DiffId};
+use crate::progress::{self, Progress, State};
 use ahead::Ahead;
 use snapshot_key::SnapshotKeys;
 use step::{Found, Step};
@@ -180,10 +181,17 @@ pub struct Context {
     pub containerd: Containerd,
     /// Where blobs come from.
     pub source: Source,
-    /// Watched for stalls.
-    pub meter: Arc<Meter>,
+    /// Told of what is done; its wire is watched for stalls.
+    pub progress: Arc<Progress>,
     /// Whether layer blobs stay in the content store once they are unpacked.
     pub keep_layers: bool,
+}
+
+impl Context {
+    /// The blob of a layer, to be fetched.
+    fn wanted<'a>(&'a self, layer: &'a Layer, told: &'a progress::Layer, place: &'a Place) -> Wanted<'a> {
+        Wanted { source: &self.source, blob: &layer.blob, meter: self.progress.meter(), told, place }
+    }
 }
 
 impl Unpacker {
@@ -236,7 +244,8 @@ impl Unpacker {
         let mut outcomes = Vec::with_capacity(layers.len());
         for (index, layer) in layers.iter().enumerate() {
             let _turn = ahead.turn(index).await?;
-            let step = Step::new(self, context, snapshotter, layer);
+            let told = context.progress.layer(index);
+            let step = Step::new(self, context, snapshotter, layer, &told);
             let active = match step.prepare().await? {
                 Found::Nothing(active) => Some(active),
                 Found::Layer => None,
@@ -246,6 +255,7 @@ impl Unpacker {
             let outcome = match active {
                 None => {
                     ahead.prefetch.unneeded(index);
+                    told.end(if snapshotter.remote_capable { State::Remote } else { State::Present });
                     LayerOutcome::Exists
                 }
                 Some(active) => {
@@ -253,7 +263,9 @@ impl Unpacker {
                     ahead.start(index, &active).await?;
                     let brought = ahead.prefetch.answer(index);
                     match ahead.prefetch.beside(step.fill(active, brought)).await {
-                        Err(error) if error.may_lie_in_the_store() && self.mend(context, layer).await? => {
+                        Err(error)
+                            if error.may_lie_in_the_store() && self.mend(context, layer, &told).await? =>
+                        {
                             ahead.prefetch.beside(Box::pin(step.once_more())).await?
                         }
                         filled => filled?,
@@ -268,9 +280,10 @@ impl Unpacker {
     }
 
     /// Fetches the layer's blob anew if what the content store has is not it. Boxed, as it is rare and large.
-    async fn mend(&self, context: &Context, layer: &Layer) -> Result<bool, Error> {
-        let Context { containerd, source, meter, .. } = context;
-        Ok(Box::pin(self.fetcher.mend(containerd, source, &layer.blob, meter)).await?)
+    async fn mend(&self, context: &Context, layer: &Layer, told: &progress::Layer) -> Result<bool, Error> {
+        let place = self.fetcher.line().place();
+        let wanted = context.wanted(layer, told, &place);
+        Ok(Box::pin(self.fetcher.mend(&context.containerd, wanted)).await?)
     }
 }
 

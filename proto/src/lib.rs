@@ -23,6 +23,39 @@ pub mod cri {
     }
 }
 
+/// drayd's own interface, version 1 (`dray.v1`). Its messages are written as JSON with the names of the `.proto` file;
+/// values of enumerations as the last words of theirs, in lower case.
+pub mod dray {
+    #![allow(missing_docs, unused_qualifications, clippy::pedantic)]
+
+    use serde::{Serialize, Serializer};
+
+    tonic::include_proto!("dray.v1");
+
+    /// What is written of an enumeration: its value without the words that all values of it begin with.
+    pub trait Word: TryFrom<i32> {
+        /// `waiting`, for example; empty for the value that says nothing.
+        fn word(self) -> String;
+    }
+
+    macro_rules! words {
+        ($($of:ident $prefix:literal),*) => {
+            $(impl Word for $of {
+                fn word(self) -> String {
+                    let word = self.as_str_name().strip_prefix($prefix).unwrap_or_default();
+                    if word == "UNSPECIFIED" { String::new() } else { word.to_ascii_lowercase() }
+                }
+            })*
+        };
+    }
+
+    words!(Stage "STAGE_", LayerState "LAYER_STATE_", Engine "ENGINE_", Priority "PRIORITY_", Verdict "VERDICT_");
+
+    fn word<E: Word, S: Serializer>(value: &i32, serializer: S) -> Result<S::Ok, S::Error> {
+        E::try_from(*value).map(E::word).unwrap_or_default().serialize(serializer)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::cri::{AuthConfig, PullImageRequest};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::written::Written;
-use crate::cri::socket::{Group, Mode};
+use crate::socket::{Group, Mode};
 
 impl Written for Mode {
     const FORM: &'static str = "permission bits in octal, such as \"0660\"";
@@ -66,7 +66,7 @@ pub(super) mod listening {
     use serde::{Deserializer, Serializer};
 
     use crate::config::written::{self, Written};
-    use crate::cri::socket::MAX_PATH;
+    use crate::socket::MAX_PATH;
 
     struct Listening(PathBuf);
 

@@ -7,8 +7,9 @@ use crate::containerd::content::Committed;
 use crate::containerd::{Containerd, Kind};
 use crate::oci::Descriptor;
 use crate::oci::document::MAX_CONFIG;
+use crate::progress::Meter;
 
-use super::{Error, Fetched, Fetcher, Meter, Source, ingest_reference, open};
+use super::{Error, Fetched, Fetcher, Source, ingest_reference, open};
 
 /// A document's bytes, proved by its digest, and where they came from.
 #[derive(Clone, Debug)]

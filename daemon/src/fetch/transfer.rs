@@ -13,11 +13,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::containerd::content::ingest::PIECE;
 use crate::containerd::content::{Committed, Ingest};
 use crate::containerd::{Containerd, Kind};
-use crate::oci::Descriptor;
 use crate::registry::{Registry, Stream};
 
-use super::slots::Place;
-use super::{Audience, Error, Fetched, Meter, Source, Tap, ingest_reference, open};
+use super::{Audience, Error, Fetched, Source, Tap, Wanted, ingest_reference, open};
 
 /// How old bytes become before they are handed to the content store in a piece that is not full. A pull that is given
 /// up loses what it still holds, and on a slow wire that was all that an attempt had brought.
@@ -28,59 +26,44 @@ pub(super) const PIECE_AND_MORE: usize = PIECE + PIECE / 4;
 
 /// One layer's transfer.
 pub(super) struct Transfer<'a> {
-    registry: &'a Registry,
-    containerd: &'a Containerd,
-    source: &'a Source,
-    blob: &'a Descriptor,
-    meter: &'a Meter,
-    /// Where it stands among those that want a download slot.
-    place: &'a Place,
+    pub(super) registry: &'a Registry,
+    pub(super) containerd: &'a Containerd,
+    pub(super) wanted: Wanted<'a>,
 }
 
-impl<'a> Transfer<'a> {
-    /// The transfer of a layer that stands in `place` among those that want a download slot.
-    pub(super) fn new(
-        registry: &'a Registry,
-        containerd: &'a Containerd,
-        source: &'a Source,
-        blob: &'a Descriptor,
-        meter: &'a Meter,
-        place: &'a Place,
-    ) -> Self {
-        Self { registry, containerd, source, blob, meter, place }
-    }
-
+impl Transfer<'_> {
     /// Brings the layer into the store, from the first host whose bytes are those that the digest names.
     pub(super) async fn run(self, audience: Option<Audience<'_>>) -> Result<Fetched, Error> {
+        let Wanted { source, blob, place, .. } = self.wanted;
         let Some(mut ingest) = self.open().await? else {
-            self.source.note(self.containerd, self.blob, HashMap::new()).await?;
+            source.note(self.containerd, blob, HashMap::new()).await?;
             return Ok(Fetched::Present);
         };
-        let Source { repository, credentials, .. } = self.source;
+        let Source { repository, credentials, .. } = source;
         let mut continued = ingest.offset();
         // What came before, nobody can be told.
-        let audience = audience.filter(|_| continued == 0 && self.blob.size > 0);
+        let audience = audience.filter(|_| continued == 0 && blob.size > 0);
         let mut tap = audience.and_then(|Audience { taps, listen }| {
             let permit = Arc::clone(taps).try_acquire_owned().ok()?;
             Some(listen(permit))
         });
-        let mut stream = self.registry.stream(repository, self.blob, continued, credentials);
+        let mut stream = self.registry.stream(repository, blob, continued, credentials);
         loop {
             self.fill(&mut ingest, &mut stream, &mut tap).await?;
             if stream.repeated() {
                 continued = 0;
             }
             // A commit syncs to disk: another may download meanwhile.
-            self.place.step_aside();
-            tracing::debug!(digest = %self.blob.digest, "all bytes of a layer are there");
+            place.step_aside();
+            tracing::debug!(digest = %blob.digest, "all bytes of a layer are there");
             if ingest.is_outlived() {
                 ingest.leave().await;
                 let Some(opened) = self.open().await? else { break };
                 ingest = opened;
             }
-            match ingest.commit(HashMap::from([self.source.label()])).await {
+            match ingest.commit(HashMap::from([source.label()])).await {
                 Ok(Committed::Now) => {
-                    tracing::debug!(digest = %self.blob.digest, "a layer is in the content store");
+                    tracing::debug!(digest = %blob.digest, "a layer is in the content store");
                     if let Some(tap) = tap {
                         tap.end().await;
                     }
@@ -90,17 +73,17 @@ impl<'a> Transfer<'a> {
                 Err(error) if error.kind() == Kind::Mismatch => {}
                 Err(error) => return Err(error.into()),
             }
-            tracing::debug!(digest = %self.blob.digest, host = stream.host(), "the bytes do not match the digest");
+            tracing::debug!(digest = %blob.digest, host = stream.host(), "the bytes do not match the digest");
             stream.refuse(None);
             // Whoever listens has heard what is not the layer.
             tap = None;
             continued = 0;
-            self.containerd.abort_ingest(&ingest_reference(self.blob)).await?;
+            self.containerd.abort_ingest(&ingest_reference(blob)).await?;
             let Some(opened) = self.open().await? else { break };
             ingest = opened;
             ingest.rewind();
         }
-        self.source.note(self.containerd, self.blob, HashMap::new()).await?;
+        source.note(self.containerd, blob, HashMap::new()).await?;
         Ok(Fetched::Transferred { continued })
     }
 
@@ -109,14 +92,15 @@ impl<'a> Transfer<'a> {
     /// downloads. While waiting for a slot no ingest is held, since it keeps other clients of containerd from the blob;
     /// while waiting for an ingest that another client holds no slot is.
     async fn open(&self) -> Result<Option<Box<Ingest>>, Error> {
+        let Wanted { blob, place, .. } = self.wanted;
         loop {
-            let aside = || self.place.step_aside();
-            let Some(ingest) = open(self.containerd, self.blob, aside).await? else { return Ok(None) };
-            if ingest.offset() == self.blob.size || self.place.try_open() {
+            let aside = || place.step_aside();
+            let Some(ingest) = open(self.containerd, blob, aside).await? else { return Ok(None) };
+            if ingest.offset() == blob.size || place.try_open() {
                 return Ok(Some(ingest));
             }
             ingest.leave().await;
-            self.place.open().await;
+            place.open().await;
         }
     }
 
@@ -128,7 +112,9 @@ impl<'a> Transfer<'a> {
         stream: &mut Stream<'_>,
         tap: &mut Option<Tap>,
     ) -> Result<(), Error> {
+        let Wanted { blob, meter, told, place, .. } = self.wanted;
         let mut piece = Vec::with_capacity(PIECE_AND_MORE);
+        told.fetching(stream.host());
         let mut flush = interval(FLUSH);
         flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -139,7 +125,7 @@ impl<'a> Transfer<'a> {
                     tokio::select! {
                         next = &mut next => break Some(next),
                         error = ingest.broken() => return Err(error.into()),
-                        () = self.place.asked_back() => break None,
+                        () = place.asked_back() => break None,
                         // A listener without room has bytes enough, and none may be waited for in here: a request is open.
                         _ = flush.tick(), if !piece.is_empty() && tap.as_ref().is_none_or(Tap::has_room) => {
                             give(&mut piece, ingest, tap).await?;
@@ -147,20 +133,22 @@ impl<'a> Transfer<'a> {
                     }
                 }
             };
-            self.meter.received(stream.received() - counted);
+            meter.received(stream.received() - counted);
             if let Some(Ok(Some(bytes))) = &next {
                 piece.extend_from_slice(bytes);
+                told.has(ingest.offset() + piece.len() as u64);
+                told.fetching(stream.host());
             }
             let goes_on = matches!(next, Some(Ok(Some(_))));
             if piece.len() >= PIECE || (!goes_on && !piece.is_empty()) {
                 give(&mut piece, ingest, tap).await?;
             }
             match next {
-                Some(Ok(Some(_))) if stream.repeated() => self.place.keep(),
+                Some(Ok(Some(_))) if stream.repeated() => place.keep(),
                 Some(Ok(Some(_))) => {}
                 Some(Ok(None)) => return Ok(()),
                 Some(Err(error)) => return Err(error.into()),
-                None if ingest.offset() == self.blob.size => return Ok(()),
+                None if ingest.offset() == blob.size => return Ok(()),
                 None => self.make_room(ingest, stream).await?,
             }
         }
@@ -169,11 +157,13 @@ impl<'a> Transfer<'a> {
     /// Gives the slot to whom it was asked back for, and waits for the next one. The ingest stays open, for containerd
     /// hashes all that it has again whenever it is opened.
     async fn make_room(&self, ingest: &mut Ingest, stream: &mut Stream<'_>) -> Result<(), Error> {
-        tracing::debug!(digest = %self.blob.digest, offset = ingest.offset(), "fetch makes room for another image's");
+        let Wanted { blob, told, place, .. } = self.wanted;
+        tracing::debug!(digest = %blob.digest, offset = ingest.offset(), "fetch makes room for another image's");
         stream.suspend();
-        self.place.give_back();
+        place.give_back();
+        told.waiting();
         tokio::select! {
-            () = self.place.open() => Ok(()),
+            () = place.open() => Ok(()),
             error = ingest.broken() => Err(error.into()),
         }
     }

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::ending::Ending;
 use super::error::Error;
+use super::history::{self, History};
 use super::inflight::Share;
 use super::plan::Plan;
 use super::request::Request;
@@ -71,6 +73,7 @@ impl Tally {
 
 /// One call, from its first line to its last. Dropped without an end, its caller left.
 pub(super) struct Call {
+    history: Arc<History>,
     reference: String,
     pod: String,
     started: Instant,
@@ -81,10 +84,11 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn begin(request: &Request) -> Self {
+    pub(super) fn begin(request: &Request, history: &Arc<History>) -> Self {
         let pod =
             request.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();
         Self {
+            history: Arc::clone(history),
             reference: request.reference.to_string(),
             pod,
             started: Instant::now(),
@@ -129,11 +133,14 @@ impl Call {
             Ok(Share { outcome, joined, counts }) => {
                 // The bytes belong to one call: counted over all lines they add up.
                 let fetched = if *counts { outcome.tally.fetched } else { 0 };
-                let what = match (joined, fetched) {
-                    (true, _) => format!("joined a pull under way, {fetched} bytes fetched"),
-                    (false, 0) => "already present, 0 bytes fetched".to_owned(),
-                    (false, _) => format!("{fetched} bytes fetched"),
+                let (ending, what) = match (joined, fetched) {
+                    (true, _) => {
+                        (Ending::Joined, format!("joined a pull under way, {fetched} bytes fetched"))
+                    }
+                    (false, 0) => (Ending::Present, "already present, 0 bytes fetched".to_owned()),
+                    (false, _) => (Ending::Fetched, format!("{fetched} bytes fetched")),
                 };
+                self.account(ending, fetched, None);
                 tracing::info!(
                     image_id = %outcome.image_id,
                     snapshotter = self.snapshotter,
@@ -148,6 +155,7 @@ impl Call {
             }
             Err(error) => {
                 let cause = chain(error.as_ref());
+                self.account(Ending::of_error(error), 0, Some(&cause));
                 tracing::error!(
                     snapshotter = self.snapshotter,
                     pod = self.pod,
@@ -159,9 +167,17 @@ impl Call {
     }
 }
 
+impl Call {
+    fn account(&self, ending: Ending, bytes: u64, failure: Option<&str>) {
+        let (reference, snapshotter) = (self.reference.as_str(), self.snapshotter.as_str());
+        self.history.add(history::Ended { reference, snapshotter, ending, bytes, failure });
+    }
+}
+
 impl Drop for Call {
     fn drop(&mut self) {
         if !self.ended {
+            self.account(Ending::GivenUp, 0, None);
             let (reference, seconds) = (&self.reference, self.started.elapsed().as_secs_f64());
             tracing::info!(
                 snapshotter = self.snapshotter,

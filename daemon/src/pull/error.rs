@@ -78,6 +78,9 @@ pub enum Error {
         /// The limit.
         limit: Duration,
     },
+    /// Somebody asked for its end.
+    #[error("the pull was cancelled by a request to drayd's API")]
+    Cancelled,
     /// Every caller left, or the pull broke off by a fault of drayd itself.
     #[error("the pull was given up")]
     Aborted,
@@ -110,6 +113,7 @@ impl Error {
             | Self::NotPublished { .. }
             | Self::Removed
             | Self::Stalled { .. }
+            | Self::Cancelled
             | Self::Aborted => true,
             Self::Resolve(error) => error.is_transient(),
             Self::Document { source, .. } | Self::Unpack(unpack::Error::Fetch(source)) => fetched(source),

@@ -1,30 +1,32 @@
 //! Pulls under way. Equal requests share one; whoever leaves takes nothing with them; the last one to leave ends it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::ongoing::{Ongoing, Watched};
+use super::request::Pod;
 use super::{Error, Outcome};
 use crate::containerd::Snapshotter;
+use crate::node::snapshotter::Choice;
 use crate::registry::Credentials;
 
 /// What makes two pulls the same. Credentials belong to it: what one caller may read is not what another may.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+struct Key {
     /// The normalised reference.
-    pub reference: String,
+    reference: String,
     /// Where it is unpacked.
-    pub snapshotter: Snapshotter,
+    snapshotter: Snapshotter,
     /// Who is asking.
-    pub credentials: Credentials,
+    credentials: Credentials,
 }
 
 /// What a caller gets of a pull.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Share {
     /// What the pull ended in.
     pub outcome: Arc<Outcome>,
@@ -35,53 +37,80 @@ pub struct Share {
     pub counts: bool,
 }
 
-type Shared = Result<Arc<Outcome>, Arc<Error>>;
+/// What all callers of a pull are told.
+pub type Shared = Result<Arc<Outcome>, Arc<Error>>;
 
 /// The pulls under way.
 #[derive(Clone, Debug, Default)]
 pub struct Inflight {
     /// Guards the map only; never held across an await.
     pulls: Arc<Mutex<HashMap<Key, Pull>>>,
+    /// Numbers pulls and callers.
+    number: Arc<AtomicU64>,
     /// Owns every pull's task, so that a drain can wait for them.
     tasks: TaskTracker,
 }
 
 #[derive(Debug)]
 struct Pull {
+    ongoing: Arc<Ongoing>,
     /// Set once, when the pull ends.
     result: watch::Receiver<Option<Shared>>,
-    /// Callers that wait; at zero the pull is ended.
-    waiters: usize,
-    /// Ends the pull.
-    leave: CancellationToken,
     /// Set when the caller that started the pull left, and taken by the first who then gets its result.
     unclaimed: Arc<AtomicBool>,
 }
 
 /// One caller's place; leaves when dropped.
-struct Seat {
+pub struct Seat {
     inflight: Inflight,
     key: Key,
+    number: u64,
     joined: bool,
     unclaimed: Arc<AtomicBool>,
-    /// Tells this pull from a later one with the same key.
-    leave: CancellationToken,
+    watched: Watched,
+    result: watch::Receiver<Option<Shared>>,
 }
 
 impl Inflight {
-    /// Joins the pull with that key, or starts it with `work`.
-    pub async fn join(
+    /// Takes a place at the pull that is wanted, and starts it with `work` if it is not under way.
+    pub fn sit<W>(
         &self,
-        key: Key,
-        work: impl Future<Output = Result<Outcome, Error>> + Send + 'static,
-    ) -> Result<Share, Arc<Error>> {
-        let (mut seat, mut result) = self.sit(key, work);
-        let ended = result.wait_for(Option::is_some).await;
-        let shared = ended.ok().and_then(|result| result.clone());
-        // The sender is dropped unsent only if the pull's task panicked.
-        let outcome = shared.unwrap_or_else(|| Err(Arc::new(Error::Aborted)))?;
-        let joined = seat.joined;
-        Ok(Share { outcome, joined, counts: seat.claim() })
+        reference: String,
+        choice: &Choice,
+        credentials: Credentials,
+        pod: Option<Pod>,
+        work: impl FnOnce(Arc<Ongoing>) -> W,
+    ) -> Seat
+    where
+        W: Future<Output = Result<Outcome, Error>> + Send + 'static,
+    {
+        let key =
+            Key { reference: reference.clone(), snapshotter: choice.snapshotter.name.clone(), credentials };
+        let number = self.next_number();
+        let mut pulls = self.pulls();
+        let joined = pulls.contains_key(&key);
+        let pull = pulls.entry(key.clone()).or_insert_with(|| {
+            let ongoing = Arc::new(Ongoing::new(number, reference, choice));
+            self.start(key.clone(), Arc::clone(&ongoing), work(ongoing))
+        });
+        pull.ongoing.sit(number, pod);
+        Seat {
+            inflight: self.clone(),
+            key,
+            number,
+            joined,
+            unclaimed: Arc::clone(&pull.unclaimed),
+            watched: Watched::new(Arc::clone(&pull.ongoing), pull.result.clone()),
+            result: pull.result.clone(),
+        }
+    }
+
+    /// All pulls under way, in the order in which they began.
+    pub fn list(&self) -> Vec<Watched> {
+        let watched = |pull: &Pull| Watched::new(Arc::clone(&pull.ongoing), pull.result.clone());
+        let mut all: Vec<_> = self.pulls().values().map(watched).collect();
+        all.sort_by_key(|watched| watched.ongoing.id);
+        all
     }
 
     /// Waits until every pull has ended.
@@ -91,37 +120,58 @@ impl Inflight {
         self.tasks.reopen();
     }
 
-    fn sit(
+    fn start(
         &self,
         key: Key,
+        ongoing: Arc<Ongoing>,
         work: impl Future<Output = Result<Outcome, Error>> + Send + 'static,
-    ) -> (Seat, watch::Receiver<Option<Shared>>) {
-        let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
-        let joined = pulls.contains_key(&key);
-        let pull = pulls.entry(key.clone()).or_insert_with(|| self.start(key.clone(), work));
-        pull.waiters += 1;
-        let (leave, unclaimed) = (pull.leave.clone(), Arc::clone(&pull.unclaimed));
-        (Seat { inflight: self.clone(), key, joined, unclaimed, leave }, pull.result.clone())
-    }
-
-    fn start(&self, key: Key, work: impl Future<Output = Result<Outcome, Error>> + Send + 'static) -> Pull {
+    ) -> Pull {
         let (sender, result) = watch::channel(None);
-        let leave = CancellationToken::new();
-        let (pulls, left) = (Arc::clone(&self.pulls), leave.clone());
+        let (inflight, own) = (self.clone(), Arc::clone(&ongoing));
         self.tasks.spawn(async move {
             let ended = tokio::select! {
-                ended = work => ended.map(Arc::new).map_err(Arc::new),
-                () = left.cancelled() => Err(Arc::new(Error::Aborted)),
+                ended = work => ended,
+                cancelled = own.ended_early() => Err(if cancelled { Error::Cancelled } else { Error::Aborted }),
             };
             // Off the map first: whoever comes from now on starts anew rather than reading an old answer.
-            forget(&pulls, &key, &left);
-            let _ = sender.send(Some(ended));
+            inflight.forget(&key, own.id);
+            let _ = sender.send(Some(ended.map(Arc::new).map_err(Arc::new)));
         });
-        Pull { result, waiters: 0, leave, unclaimed: Arc::default() }
+        Pull { ongoing, result, unclaimed: Arc::default() }
+    }
+
+    fn forget(&self, key: &Key, id: u64) {
+        let mut pulls = self.pulls();
+        if pulls.get(key).is_some_and(|pull| pull.ongoing.id == id) {
+            pulls.remove(key);
+        }
+    }
+
+    fn next_number(&self) -> u64 {
+        self.number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn pulls(&self) -> MutexGuard<'_, HashMap<Key, Pull>> {
+        self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Seat {
+    /// The pull, for whoever looks on.
+    pub fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
+    /// Waits for the pull's end.
+    pub async fn end(mut self) -> Result<Share, Arc<Error>> {
+        let ended = self.result.wait_for(Option::is_some).await;
+        let shared = ended.ok().and_then(|result| result.clone());
+        // The sender is dropped unsent only if the pull's task panicked.
+        let outcome = shared.unwrap_or_else(|| Err(Arc::new(Error::Aborted)))?;
+        let joined = self.joined;
+        Ok(Share { outcome, joined, counts: self.claim() })
+    }
+
     /// Whether this caller counts what was fetched; asked once, when the result is there.
     fn claim(&mut self) -> bool {
         // A starter that got its result has not left.
@@ -134,22 +184,15 @@ impl Drop for Seat {
         if !self.joined {
             self.unclaimed.store(true, Ordering::SeqCst);
         }
-        let mut pulls = self.inflight.pulls.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(pull) = pulls.get_mut(&self.key).filter(|pull| pull.leave == self.leave) else {
-            return;
-        };
-        pull.waiters -= 1;
-        if pull.waiters == 0 {
-            pull.leave.cancel();
-            pulls.remove(&self.key);
+        let ongoing = &self.watched.ongoing;
+        let mut pulls = self.inflight.pulls();
+        // Under the lock: nobody may sit down at a pull that its last caller is leaving.
+        if ongoing.stand_up(self.number) {
+            ongoing.leave();
+            if pulls.get(&self.key).is_some_and(|pull| pull.ongoing.id == ongoing.id) {
+                pulls.remove(&self.key);
+            }
         }
-    }
-}
-
-fn forget(pulls: &Mutex<HashMap<Key, Pull>>, key: &Key, leave: &CancellationToken) {
-    let mut pulls = pulls.lock().unwrap_or_else(PoisonError::into_inner);
-    if pulls.get(key).is_some_and(|pull| pull.leave == *leave) {
-        pulls.remove(key);
     }
 }
 
@@ -160,12 +203,25 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
+    use crate::containerd::introspection::LoadedSnapshotter;
+    use crate::node::snapshotter::Reason;
     use crate::oci::Digest;
     use crate::pull::call::Tally;
+    use crate::pull::ongoing::Look;
 
-    fn key(reference: &str) -> Key {
-        let snapshotter = "overlayfs".parse().expect("a snapshotter name");
-        Key { reference: reference.into(), snapshotter, credentials: Credentials::anonymous() }
+    fn choice() -> Choice {
+        let name = "overlayfs".parse().expect("a snapshotter name");
+        let snapshotter = LoadedSnapshotter { name, root: None, remote_capable: false };
+        Choice { snapshotter, handler: String::new(), reason: Reason::NoHandler }
+    }
+
+    impl Inflight {
+        fn sit_at<W>(&self, reference: &str, work: W) -> Seat
+        where
+            W: Future<Output = Result<Outcome, Error>> + Send + 'static,
+        {
+            self.sit(reference.into(), &choice(), Credentials::anonymous(), None, |_| work)
+        }
     }
 
     fn outcome() -> Outcome {
@@ -184,8 +240,8 @@ mod tests {
                 Ok(outcome())
             }
         };
-        let first = inflight.join(key("a"), work());
-        let second = inflight.join(key("a"), work());
+        let first = inflight.sit_at("a", work()).end();
+        let second = inflight.sit_at("a", work()).end();
         let open = async {
             tokio::task::yield_now().await;
             gate.notify_one();
@@ -208,8 +264,8 @@ mod tests {
             opened.notified().await;
             Ok(outcome())
         };
-        let mut first = Box::pin(inflight.join(key("a"), work));
-        let mut second = Box::pin(inflight.join(key("a"), async { Ok(outcome()) }));
+        let mut first = Box::pin(inflight.sit_at("a", work).end());
+        let mut second = Box::pin(inflight.sit_at("a", async { Ok(outcome()) }).end());
         assert!(futures_util::poll!(&mut first).is_pending());
         assert!(futures_util::poll!(&mut second).is_pending());
         drop(first);
@@ -223,9 +279,9 @@ mod tests {
     #[tokio::test]
     async fn a_pull_that_panics_is_an_error_and_blocks_nobody() {
         let inflight = Inflight::default();
-        let broken = inflight.join(key("a"), async { panic!("on purpose") }).await;
+        let broken = inflight.sit_at("a", async { panic!("on purpose") }).end().await;
         assert!(matches!(*broken.expect_err("an error"), Error::Aborted));
-        assert!(inflight.join(key("a"), async { Ok(outcome()) }).await.is_ok());
+        assert!(inflight.sit_at("a", async { Ok(outcome()) }).end().await.is_ok());
     }
 
     #[tokio::test]
@@ -236,10 +292,11 @@ mod tests {
             opened.notified().await;
             Ok(outcome())
         };
-        let mut first = Box::pin(inflight.join(key("a"), work));
+        let mut first = Box::pin(inflight.sit_at("a", work).end());
         assert!(futures_util::poll!(&mut first).is_pending());
-        let others =
-            futures_util::future::join_all((0..3).map(|_| inflight.join(key("a"), async { Ok(outcome()) })));
+        let others = futures_util::future::join_all(
+            (0..3).map(|_| inflight.sit_at("a", async { Ok(outcome()) }).end()),
+        );
         let leave = async {
             tokio::task::yield_now().await;
             drop(first);
@@ -249,5 +306,39 @@ mod tests {
         let counted =
             others.into_iter().filter(|share| share.as_ref().is_ok_and(|share| share.counts)).count();
         assert_eq!(counted, 1);
+    }
+
+    #[tokio::test]
+    async fn whoever_looks_on_sees_who_waits_and_can_end_it_for_all() {
+        let inflight = Inflight::default();
+        let pod = |name: &str| Some(Pod { namespace: "ns".into(), name: name.into() });
+        let sit = |name| {
+            let work = |_| std::future::pending();
+            inflight.sit("a".into(), &choice(), Credentials::anonymous(), pod(name), work)
+        };
+        let (first, second) = (sit("one"), sit("two"));
+        let other = inflight.sit_at("b", std::future::pending());
+        let list = inflight.list();
+        let seen: Vec<_> = list
+            .iter()
+            .map(|watched| {
+                let waiting = watched.ongoing.waiting().into_iter().map(|waiting| waiting.pod);
+                (watched.ongoing.reference.clone(), waiting.collect::<Vec<_>>())
+            })
+            .collect();
+        assert_eq!(seen, [("a".to_owned(), vec![pod("one"), pod("two")]), ("b".to_owned(), vec![None])]);
+        drop(other);
+        assert_eq!(inflight.list().len(), 1);
+        list[0].ongoing.cancel();
+        for seat in [first, second] {
+            assert!(matches!(*seat.end().await.expect_err("an error"), Error::Cancelled));
+        }
+        inflight.drain().await;
+        let look = list[0].look();
+        assert!(
+            matches!(&look, Look::Ended(_, Err(error)) if matches!(**error, Error::Cancelled)),
+            "{look:?}"
+        );
+        assert!(inflight.list().is_empty());
     }
 }

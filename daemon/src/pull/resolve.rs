@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::Error;
 use crate::containerd::images::{Found, ImageRecord};
 use crate::containerd::{Containerd, labels};
-use crate::fetch::{Fetched, Fetcher, Meter, Source};
+use crate::fetch::{Fetched, Fetcher, Source};
 use crate::oci::digest::Algorithm;
 use crate::oci::document::DocumentError;
 use crate::oci::media_type::Kind;
@@ -17,6 +17,7 @@ use crate::oci::walk::{Documents, Parsed, Step};
 use crate::oci::{
     Config, Descriptor, DiffId, Digest, Index, IndexEntry, Manifest, Platform, Reference, Walk, WalkError,
 };
+use crate::progress::Meter;
 use crate::unpack::Context;
 use crate::{fetch, registry};
 
@@ -162,7 +163,8 @@ impl Desk<'_> {
 
     /// Begins anew with the bytes that the registry has under the reference.
     async fn read_target(&mut self, reference: &Reference) -> Result<Descriptor, registry::Error> {
-        let Context { source, meter, .. } = self.context;
+        let Context { source, progress, .. } = self.context;
+        let meter = progress.meter();
         let registry = self.fetcher.registry().counting(meter.requests());
         let registry::Resolved { target, body, .. } =
             registry.resolve_by_body(&source.repository, reference.object(), &source.credentials).await?;
@@ -196,8 +198,8 @@ impl Desk<'_> {
             self.loaded.push((descriptor.clone(), Fetched::Transferred { continued: 0 }));
             return Ok(bytes.into());
         }
-        let Context { containerd, source, meter, .. } = self.context;
-        let loaded = self.fetcher.load(containerd, source, descriptor, meter).await;
+        let Context { containerd, source, progress, .. } = self.context;
+        let loaded = self.fetcher.load(containerd, source, descriptor, progress.meter()).await;
         let document = loaded.map_err(|source| Error::Document { what, source })?;
         self.loaded.push((descriptor.clone(), document.fetched));
         Ok(document.bytes)

@@ -11,7 +11,7 @@ use super::plan::Plan;
 use super::{Error, Order, Puller, record};
 use crate::cause::chain;
 use crate::containerd::introspection::LoadedSnapshotter;
-use crate::fetch::Meter;
+use crate::progress::Progress;
 use crate::unpack::{Context, LayerOutcome};
 
 /// For all snapshotters together. Sandbox images have less than a megabyte, and whoever asked for this one waits.
@@ -24,17 +24,17 @@ impl Puller {
         let reference = &order.request.reference;
         let until = Instant::now() + DEADLINE;
         for snapshotter in &order.elsewhere {
-            // With a meter of its own: the pull is done, and no silence of a registry is to end it.
-            let meter = Arc::new(Meter::default());
-            let elsewhere = Context { meter: Arc::clone(&meter), ..context.clone() };
+            // With a progress of its own: the pull is done, and no silence of a registry is to end it.
+            let progress = Arc::new(Progress::default());
+            let elsewhere = Context { progress: Arc::clone(&progress), ..context.clone() };
             let unpacked = tokio::select! {
                 unpacked = self.unpack_there(snapshotter, &elsewhere, plan) => {
                     unpacked.map_err(|error| chain(&error))
                 }
-                error = self.stall(&meter) => Err(chain(&error)),
+                error = self.stall(progress.meter()) => Err(chain(&error)),
                 () = sleep_until(until) => Err(format!("not done within {} s", DEADLINE.as_secs())),
             };
-            context.meter.received(meter.bytes());
+            context.progress.meter().received(progress.meter().bytes());
             let name = &snapshotter.name;
             match unpacked {
                 Ok(layers) if layers.iter().all(|outcome| *outcome == LayerOutcome::Exists) => {

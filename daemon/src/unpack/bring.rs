@@ -19,6 +19,7 @@ use crate::cause;
 use crate::containerd::labels;
 use crate::fetch::{self, Fetched, Fetcher, Listen, Tapped, slots, tap};
 use crate::oci::DiffId;
+use crate::progress;
 
 /// Brings layers for all pulls of this node.
 #[derive(Clone)]
@@ -72,16 +73,18 @@ impl Bringer {
         &self,
         context: &Context,
         layer: &Layer,
+        told: &progress::Layer,
         place: &slots::Place,
         target: Option<Target>,
     ) -> Result<Brought, fetch::Error> {
-        let Context { containerd, source, meter, keep_layers } = context;
+        let Context { containerd, keep_layers, .. } = context;
+        let wanted = context.wanted(layer, told, place);
         let mut target = target.filter(|_| direct::is_tar(&layer.blob.media_type));
         let mut spoilt = Files::Unwritten;
-        if let Some(wanted) = target.as_ref().filter(|_| !keep_layers) {
+        if let Some(direct) = target.as_ref().filter(|_| !keep_layers) {
             let mut writing = None;
-            let listen = self.listen(wanted, &mut writing);
-            let passed = self.fetcher.pass(containerd, source, &layer.blob, meter, place, listen).await?;
+            let listen = self.listen(direct, told, &mut writing);
+            let passed = self.fetcher.pass(containerd, wanted, listen).await?;
             match Writing::end(writing).await {
                 files @ (Files::InPlace(_) | Files::Staged(_)) if passed => {
                     let fetched = Fetched::Transferred { continued: 0 };
@@ -95,13 +98,17 @@ impl Bringer {
             }
         }
         let mut writing = None;
-        let listen = target.as_ref().map(|target| self.listen(target, &mut writing));
-        let fetched = self.fetcher.blob(containerd, source, &layer.blob, meter, place, listen).await?;
+        let listen = target.as_ref().map(|target| self.listen(target, told, &mut writing));
+        let fetched = self.fetcher.blob(containerd, wanted, listen).await?;
+        told.unpacking();
         // Those above it need not wait for what happens here now.
         place.step_aside();
         let files = match (writing, target) {
             (Some(writing), _) => Writing::end(Some(writing)).await,
-            (None, Some(target @ Target::Staged(..))) => self.write_stored(context, layer, &target).await?,
+            (None, Some(target @ Target::Staged(..))) => {
+                told.written_by(progress::Engine::Direct, &"");
+                self.write_stored(context, layer, &target).await?
+            }
             (None, _) => spoilt,
         };
         if let Files::InPlace(diff_id) | Files::Staged(Staged { diff_id, .. }) = &files
@@ -129,8 +136,14 @@ impl Bringer {
     }
 
     /// Begins to write when the first bytes come, and says so in `writing`.
-    fn listen<'a>(&'a self, target: &'a Target, writing: &'a mut Option<Writing>) -> Listen<'a> {
+    fn listen<'a>(
+        &'a self,
+        target: &'a Target,
+        told: &'a progress::Layer,
+        writing: &'a mut Option<Writing>,
+    ) -> Listen<'a> {
         Box::new(move |permit| {
+            told.written_by(progress::Engine::Direct, &"");
             let (tap, tapped) = tap(Some(permit));
             *writing = Some(self.begin(target, tapped));
             tap

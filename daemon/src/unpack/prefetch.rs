@@ -49,9 +49,11 @@ impl<'a> Prefetch<'a> {
         }
         let place = self.line.place();
         let (bringer, context) = (self.bringer.clone(), self.context.clone());
-        let layer = self.layers[index].clone();
-        let task =
-            self.tasks.spawn(async move { (index, bringer.bring(&context, &layer, &place, target).await) });
+        let (layer, told) = (self.layers[index].clone(), context.progress.layer(index));
+        let task = self.tasks.spawn(async move {
+            let brought = bringer.bring(&context, &layer, &told, &place, target).await;
+            (index, brought)
+        });
         let (answer, receiver) = oneshot::channel();
         let (answer, receiver) = (Some(answer), Some(receiver));
         self.started[index] = Some(Started { task, needed: true, answer, receiver });

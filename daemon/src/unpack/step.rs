@@ -15,6 +15,7 @@ use crate::containerd::snapshots::{Committed, Prepared, Snapshots};
 use crate::containerd::{self, Mount, labels};
 use crate::fetch::{Fetched, Fetcher};
 use crate::oci::DiffId;
+use crate::progress::{self, State};
 
 /// How often a prepare may answer "exists" while the snapshot cannot be found (containerd's own bound).
 const PREPARE_ATTEMPTS: u32 = 3;
@@ -54,6 +55,8 @@ pub(super) struct Step<'a> {
     /// Whether it leaves all layers to the guest: none must be unpacked on the host then.
     guest_pull: bool,
     layer: &'a Layer,
+    /// Told of what is done.
+    told: &'a progress::Layer,
     keys: &'a SnapshotKeys,
     writing: Writing,
     fetcher: &'a Fetcher,
@@ -67,12 +70,13 @@ impl<'a> Step<'a> {
         context: &'a Context,
         snapshotter: &'a LoadedSnapshotter,
         layer: &'a Layer,
+        told: &'a progress::Layer,
     ) -> Self {
         let snapshots = context.containerd.snapshots(&snapshotter.name);
         let guest_pull = unpacker.guest_pull.contains(&snapshotter.name);
         let Unpacker { keys, clearances, writing, fetcher, .. } = unpacker;
         let writing = *writing;
-        Self { context, snapshotter, guest_pull, layer, keys, writing, fetcher, clearances, snapshots }
+        Self { context, snapshotter, guest_pull, layer, told, keys, writing, fetcher, clearances, snapshots }
     }
 
     /// Asks the snapshotter for the layer. Always a prepare, never a stat alone: a remote snapshotter takes a layer over
@@ -143,8 +147,10 @@ impl<'a> Step<'a> {
         brought: impl Future<Output = Brought>,
     ) -> Result<LayerOutcome, Error> {
         let filled = self.apply_and_commit(&mut active, brought).await;
-        if filled.as_ref().is_err_and(|error| !error.containerd_is_away()) {
-            abandon(&self.snapshots, &active.key).await;
+        match &filled {
+            Ok(_) => self.told.end(State::Done),
+            Err(error) if !error.containerd_is_away() => abandon(&self.snapshots, &active.key).await,
+            Err(_) => {}
         }
         filled.map(LayerOutcome::Applied)
     }
@@ -167,6 +173,7 @@ impl<'a> Step<'a> {
         brought: impl Future<Output = Brought>,
     ) -> Result<Fetched, Error> {
         let Brought { fetched, stored, files } = brought.await;
+        self.told.unpacking();
         let (actual, labelled, from_store) = match self.written(active, files).await? {
             // Whoever writes while the blob comes labels it, too.
             Have::Written(actual) => (actual, true, stored),
@@ -246,9 +253,10 @@ impl<'a> Step<'a> {
 
     /// Brings the blob into the content store, where only its files were wanted at first.
     async fn store(&self) -> Result<(), Error> {
-        let Context { containerd, source, meter, .. } = self.context;
-        let mut line = self.fetcher.line();
-        self.fetcher.blob(containerd, source, &self.layer.blob, meter, &line.place(), None).await?;
+        let place = self.fetcher.line().place();
+        let wanted = self.context.wanted(self.layer, self.told, &place);
+        self.fetcher.blob(&self.context.containerd, wanted, None).await?;
+        self.told.unpacking();
         Ok(())
     }
 
@@ -256,16 +264,20 @@ impl<'a> Step<'a> {
     /// meanwhile.
     async fn apply(&self, active: &mut Active) -> Result<Option<DiffId>, Error> {
         if self.writing.engine == Engine::Direct {
+            self.told.written_by(progress::Engine::Direct, &"");
             let reason = match self.write(active).await? {
                 Ok(diff_id) => return Ok(Some(diff_id)),
                 Err(reason) => reason,
             };
+            self.told.written_by(progress::Engine::Differ, &reason);
             let digest = &self.layer.blob.digest;
             tracing::info!(%digest, "a layer is left to containerd's differ: {reason}");
             // Something may have been written before it failed.
             if matches!(reason, Unfit::Rights(_) | Unfit::Window) && !self.renew(active).await? {
                 return Ok(None);
             }
+        } else {
+            self.told.written_by(progress::Engine::Differ, &"");
         }
         let applied =
             self.context.containerd.apply(&self.layer.blob, active.mounts.clone(), self.writing.sync).await;
