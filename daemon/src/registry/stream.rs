@@ -30,8 +30,9 @@ use window::Window;
 /// The bytes of a blob from an offset on.
 ///
 /// The first request of a host that is not known to serve ranges asks for none, and is a part like those that are read
-/// beside it once the host has said that it does: its connection is left where the next part begins. A call to
-/// [`Self::next`] may be dropped and made again: nothing is lost.
+/// beside it once the host has said that it does: its connection is left where the next part begins. As long as there is
+/// no other connection to be had, it is read on to the end. A call to [`Self::next`] may be dropped and made again:
+/// nothing is lost.
 pub struct Stream<'a> {
     whole: Whole<'a>,
     /// What is read in this task. It ends where the window begins.
@@ -46,6 +47,8 @@ pub struct Stream<'a> {
     reader: Reader,
     /// Whether it needs them.
     pace: Pace,
+    /// Its first one, taken before it is known whether ranges are served.
+    first: Option<Leave>,
     /// Whether the window may be filled.
     ranging: bool,
     /// Where the caller began; what lies before is not from here.
@@ -76,6 +79,7 @@ impl<'a> Stream<'a> {
             range: registry.range_size,
             reader: registry.spare.reader(),
             pace: Pace::new(),
+            first: None,
             ranging: false,
             start: offset,
             position: offset,
@@ -177,10 +181,9 @@ impl<'a> Stream<'a> {
     /// Begins a head at the stream's position, without a window.
     fn restart(&mut self) {
         let size = self.whole.descriptor.size;
-        let large = self.parallel > 1 && size.saturating_sub(self.position) > 2 * self.range;
-        self.ahead = if large { self.position + self.range } else { size };
+        self.first = self.leave_for_a_part_behind(self.position);
+        self.ahead = if self.first.is_some() { self.position + self.range } else { size };
         self.ranging = false;
-        self.reader.is_content();
         self.window.close();
         self.head.restart(self.position, self.ahead);
     }
@@ -189,15 +192,33 @@ impl<'a> Stream<'a> {
     fn settle(&mut self) {
         match self.head.serves_ranges() {
             Some(true) => {
+                if self.first.is_none() {
+                    self.first = self.leave_for_a_part_behind(self.head.position);
+                    if self.first.is_none() {
+                        return;
+                    }
+                    self.ahead = self.head.position + self.range;
+                    self.head.end = self.ahead;
+                }
                 self.ranging = true;
                 self.fill();
             }
             Some(false) => {
+                self.parallel = 1;
+                self.first = None;
+                self.reader.is_content();
                 self.ahead = self.whole.descriptor.size;
                 self.head.end = self.ahead;
             }
             None => {}
         }
+    }
+
+    /// Leave for the part behind the one that begins here, if what is left is large.
+    fn leave_for_a_part_behind(&mut self, position: u64) -> Option<Leave> {
+        let left = self.whole.descriptor.size.saturating_sub(position);
+        let large = self.parallel > 1 && left > 2 * self.range;
+        if large { self.leave(left - self.range) } else { None }
     }
 
     /// Begins as many parts as may be read at once. The first of them is the head, whose bytes are taken as they come;
@@ -211,7 +232,7 @@ impl<'a> Stream<'a> {
         }
         let head = usize::from(self.head.position < self.head.end);
         while self.ahead < size && self.window.len() + head < self.parallel {
-            let leave = self.leave(size - self.ahead);
+            let leave = self.first.take().or_else(|| self.leave(size - self.ahead));
             if leave.is_none() && !self.is_near_the_end_of_all(head) {
                 return;
             }
@@ -255,6 +276,7 @@ impl<'a> Stream<'a> {
     fn give_up_ranging(&mut self) {
         let size = self.whole.descriptor.size;
         self.parallel = 1;
+        self.first = None;
         self.ahead = size;
         self.reader.is_content();
         self.window.close();
@@ -277,7 +299,7 @@ impl<'a> Stream<'a> {
         };
         if self.ranging {
             self.fill();
-        } else if self.ahead < self.whole.descriptor.size {
+        } else if self.parallel > 1 {
             self.settle();
         }
         Ok(next)
