@@ -5,11 +5,13 @@ mod one_arena;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{self, Config, ConfigError, DEFAULT_PATH};
+use crate::api::LogLevel;
+use crate::config::{self, Config, ConfigError, DEFAULT_PATH, Level};
 use crate::registry::{self, Environment};
 use crate::{daemon, telemetry};
 
@@ -80,7 +82,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
 fn serve(file: &ConfigFile) -> anyhow::Result<ExitCode> {
     one_arena::ensure();
     let config = Config::load(file.path.as_deref())?;
-    telemetry::init(&config.log)?;
+    let level = telemetry::init(&config.log)?;
     for warning in config::warnings(&config) {
         tracing::warn!("{warning}");
     }
@@ -89,13 +91,29 @@ fn serve(file: &ConfigFile) -> anyhow::Result<ExitCode> {
         .build()
         .context("cannot start the worker threads")?;
     // From here on standard error belongs to the log.
-    Ok(runtime.block_on(daemon::run(config)).map_or_else(
+    Ok(runtime.block_on(daemon::run(config, log_level(level))).map_or_else(
         |error| {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
         },
         |()| ExitCode::SUCCESS,
     ))
+}
+
+/// The level of the log, for those who know it by its name.
+fn log_level(level: telemetry::LogLevel) -> LogLevel {
+    let of_get = level.clone();
+    let get = move || of_get.get().name().to_owned();
+    let set = move |name: &str| {
+        let known = Level::ALL.into_iter().find(|level| level.name() == name);
+        let legal = known.is_some() || name.is_empty();
+        if legal {
+            level.set(known);
+            tracing::info!("the level of the log is {}", level.get().name());
+        }
+        legal
+    };
+    LogLevel { get: Arc::new(get), set: Arc::new(set) }
 }
 
 fn check(file: &ConfigFile) -> anyhow::Result<ExitCode> {

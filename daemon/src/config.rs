@@ -128,16 +128,25 @@ impl Default for Cri {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Api {
-    /// Reserved: this version of drayd does not serve its API, and makes no socket here. The unix socket that the API
-    /// will listen on: an absolute path of at most 107 bytes.
+    /// The unix socket that the API listens on: an absolute path of at most 107 bytes. Its directory is made if it is
+    /// missing.
     #[serde(with = "socket::listening")]
     #[schemars(with = "String")]
     pub socket: PathBuf,
+    /// The permission bits of the socket, in octal. Whoever may write to the socket may pull images with the node's
+    /// credentials, end pulls and change the level of the log.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub socket_mode: Mode,
+    /// The group that the socket is given to: a name or a number. Empty leaves it with the group that drayd runs as.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub socket_group: Option<Group>,
 }
 
 impl Default for Api {
     fn default() -> Self {
-        Self { socket: "/run/drayd/api.sock".into() }
+        Self { socket: "/run/drayd/api.sock".into(), socket_mode: Mode::OWNER_AND_GROUP, socket_group: None }
     }
 }
 
@@ -247,6 +256,31 @@ pub struct Pull {
     #[serde(with = "limit")]
     #[schemars(with = "usize")]
     pub max_concurrent_downloads: Option<NonZeroUsize>,
+    /// How many pulls fetch at the same time on this node; 0 is no limit. Others wait for their turn, the most urgent
+    /// first: those of pods come before those that OpenKruise makes before the need, and `rules` may say otherwise. A
+    /// level counts for ten minutes of waiting, so that none waits for ever. The last free turn is kept for pods. What
+    /// is on the node already waits for nobody.
+    #[serde(with = "limit")]
+    #[schemars(with = "usize")]
+    pub max_concurrent_pulls: Option<NonZeroUsize>,
+    /// How many of these pulls may be of the same image, with different credentials or for different snapshotters; 0 is
+    /// no limit.
+    #[serde(with = "limit")]
+    #[schemars(with = "usize")]
+    pub max_pulls_per_image: Option<NonZeroUsize>,
+    /// Fail a pull before it fetches anything if the disks of the content store or of the snapshotter have less room than
+    /// it needs. The need is estimated, rather low than high: the layers as long as they are, their files twice that, and
+    /// an inode for each 128 KiB of those.
+    pub check_disk: bool,
+    /// What metadata of a request decides about its pull: a list of tables. In each, `annotations` and `labels` (tables of
+    /// patterns for values of the sandbox's), `namespace` (of the pod), `runtime_handler` and `image` (the whole
+    /// reference, `docker.io/library/busybox:latest`) say to which requests it applies, all of them together; `priority`
+    /// (`low`, `normal`, `high`) and `snapshotter` say what follows. In a pattern `*` stands for any text and `?` for one
+    /// character. Of the rules that apply, the first that says something about a thing decides that. A pod finds an image
+    /// only on the snapshotter of its runtime handler: name another one for pulls alone that no pod waits for. For
+    /// example `[{ namespace = "batch-*", priority = "low" }]`.
+    #[schemars(with = "Vec<String>")]
+    pub rules: Vec<Rule>,
     /// A pull that receives nothing for this long fails. A duration in hours, minutes, seconds and milliseconds, such
     /// as `5m`, `1h30m` or `500ms`; `0` waits for ever.
     #[serde(with = "written")]
@@ -272,12 +306,55 @@ impl Default for Pull {
     fn default() -> Self {
         Self {
             max_concurrent_downloads: NonZeroUsize::new(3),
+            max_concurrent_pulls: NonZeroUsize::new(8),
+            max_pulls_per_image: None,
+            check_disk: true,
+            rules: Vec::new(),
             progress_timeout: Some(Duration::from_secs(5 * 60)),
             always_verify_credentials: false,
             // As long as containerd's own pulls hold theirs.
             lease_lifetime: Lifetime(Duration::from_secs(24 * 3600)),
         }
     }
+}
+
+/// A table of `pull.rules`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rule {
+    /// Patterns for values of the sandbox's annotations.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// The same for its labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// A pattern for the pod's Kubernetes namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// A pattern for the runtime handler.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime_handler: Option<String>,
+    /// A pattern for the normalised reference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// How urgent such pulls are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// Where such images are unpacked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshotter: Option<Identifier>,
+}
+
+/// Values of `priority` in a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// Nobody waits for it.
+    Low,
+    /// A pod waits for it.
+    Normal,
+    /// It comes before all others.
+    High,
 }
 
 /// `[unpack]`
@@ -368,6 +445,22 @@ pub enum Format {
     Json,
 }
 
+impl Level {
+    /// All there are, the most important first.
+    pub const ALL: [Self; 5] = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
 impl Config {
     /// Reads the file at `path`. Without a path, reads [`DEFAULT_PATH`], where a missing file means the defaults.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
@@ -389,9 +482,6 @@ impl Config {
 /// check of the file and at the start.
 pub fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
-    if config.api != Api::default() {
-        warnings.push("`socket` in [api] is reserved: this version does not serve the API".into());
-    }
     if config.cri.socket == config.containerd.address {
         warnings.push("`socket` in [cri] is containerd's own `address`: drayd would take its place".into());
     }

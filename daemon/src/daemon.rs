@@ -1,13 +1,15 @@
 //! Builds everything once from the configuration and runs it until told to stop.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use wildmatch::WildMatch;
 
+use crate::api::{self, Api, Diagnosis, LogLevel};
 use crate::config::{self, Config};
 use crate::containerd::{Containerd, Snapshotter, SnapshotterNameError};
 use crate::cri::{self, Health, ImageEndpoint};
@@ -15,6 +17,7 @@ use crate::fetch::Fetcher;
 use crate::images::{self, Images};
 use crate::node::snapshotter::UnknownHandler;
 use crate::node::{self, Node};
+use crate::priority::Level;
 use crate::pull::{self, Puller};
 use crate::registry::{self, Registry};
 use crate::socket;
@@ -27,8 +30,13 @@ const DRAIN: Duration = Duration::from_secs(60);
 const STALL: Duration = Duration::from_secs(30);
 
 /// Serves until SIGTERM or SIGINT, lets running pulls end, and removes what it made.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+pub async fn run(config: Config, log_level: LogLevel) -> anyhow::Result<()> {
     let (signals, stops) = signals()?;
+    anyhow::ensure!(
+        config.cri.socket != config.api.socket,
+        "cri.socket and api.socket are both {}: give each a path of its own",
+        config.cri.socket.display()
+    );
     anyhow::ensure!(
         config.cri.socket != config.containerd.address,
         "cri.socket and containerd.address are both {}: give drayd a socket of its own",
@@ -41,13 +49,20 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let puller = Arc::new(puller(&config, guest_pull.clone(), &containerd, &node)?);
     let health = Health::new(node.clone()).await;
     let images = images::Config { verify_unpacked: config.cri.verify_unpacked, guest_pull };
-    let (images, keeper) = Images::new(images, containerd.clone(), node);
-    let endpoint = ImageEndpoint::new(Arc::clone(&puller), Arc::new(images), config.cri.kubelet_reasons);
+    let (images, keeper) = Images::new(images, containerd.clone(), node.clone());
+    let images = Arc::new(images);
+    let endpoint = ImageEndpoint::new(Arc::clone(&puller), Arc::clone(&images), config.cri.kubelet_reasons);
+    let diagnosis = diagnosis(&config);
+    let api = Api::new(Arc::clone(&puller), images, node, containerd.clone(), diagnosis, log_level);
 
-    let socket = &config.cri;
+    let (of_cri, of_api) = (&config.cri, &config.api);
+    let (api_listener, _api_guard) =
+        socket::bind(&of_api.socket, of_api.socket_mode, of_api.socket_group.as_ref()).await?;
+    // Last: whoever waits for drayd waits for this one.
     let (listener, _guard) =
-        socket::bind(&socket.socket, socket.socket_mode, socket.socket_group.as_ref()).await?;
-    tracing::info!("drayd {} serves CRI on {}", env!("CARGO_PKG_VERSION"), socket.socket.display());
+        socket::bind(&of_cri.socket, of_cri.socket_mode, of_cri.socket_group.as_ref()).await?;
+    tracing::info!("drayd {} serves CRI on {}", env!("CARGO_PKG_VERSION"), of_cri.socket.display());
+    tracing::info!("drayctl reaches it on {}", of_api.socket.display());
     sd_notify::notify(&[sd_notify::NotifyState::Ready]).context("cannot tell systemd of readiness")?;
 
     let stop = async {
@@ -56,14 +71,20 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         // Only tells; systemd sees the end by itself.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     };
-    let patience = async {
+    let patience = async || {
         tokio::select! {
             () = tokio::time::sleep(DRAIN) => {}
             () = asked(&stops, 2) => {}
         }
     };
+    let served = async {
+        tokio::join!(
+            cri::serve(listener, endpoint, &health, containerd, stop, patience()),
+            api::serve(api_listener, api, asked(&stops, 1), patience()),
+        );
+    };
     tokio::select! {
-        () = cri::serve(listener, endpoint, &health, containerd, stop, patience) => {}
+        () = served => {}
         () = health.run() => {}
         () = watcher.run() => {}
         () = keeper.run() => {}
@@ -99,6 +120,17 @@ async fn asked(stops: &watch::Receiver<u32>, times: u32) {
     let _ = stops.clone().wait_for(|count| *count >= times).await;
 }
 
+fn diagnosis(config: &Config) -> Diagnosis {
+    Diagnosis {
+        socket: config.cri.socket.clone(),
+        config_path: config.registry.config_path.clone(),
+        // Few nodes have both.
+        optional: config::Registry::default().config_path,
+        credentials_file: config.registry.credentials_file.clone(),
+        processes: "/proc".into(),
+    }
+}
+
 fn puller(
     config: &Config,
     guest_pull: BTreeSet<Snapshotter>,
@@ -132,6 +164,12 @@ fn puller(
             },
             sync: config.unpack.sync,
         },
+        limits: pull::Limits {
+            node: config.pull.max_concurrent_pulls,
+            image: config.pull.max_pulls_per_image,
+        },
+        check_disk: config.pull.check_disk,
+        rules: config.pull.rules.iter().map(rule).collect::<Result<_, _>>()?,
     };
     Ok(Puller::new(settings, containerd.clone(), node.clone(), fetcher))
 }
@@ -145,6 +183,26 @@ fn node_config(config: &config::Snapshotter) -> anyhow::Result<node::Config> {
             config::UnknownHandler::Default => UnknownHandler::Default,
         },
         handlers: handlers.collect::<anyhow::Result<_>>()?,
+    })
+}
+
+fn rule(rule: &config::Rule) -> Result<pull::Rule, SnapshotterNameError> {
+    let patterns = |all: &BTreeMap<String, String>| {
+        all.iter().map(|(key, pattern)| (key.clone(), WildMatch::new(pattern))).collect()
+    };
+    let pattern = |pattern: &Option<String>| pattern.as_deref().map(WildMatch::new);
+    Ok(pull::Rule {
+        annotations: patterns(&rule.annotations),
+        labels: patterns(&rule.labels),
+        namespace: pattern(&rule.namespace),
+        runtime_handler: pattern(&rule.runtime_handler),
+        image: pattern(&rule.image),
+        priority: rule.priority.map(|priority| match priority {
+            config::Priority::Low => Level::Low,
+            config::Priority::Normal => Level::Normal,
+            config::Priority::High => Level::High,
+        }),
+        snapshotter: rule.snapshotter.as_ref().map(snapshotter).transpose()?,
     })
 }
 

@@ -31,6 +31,7 @@ use recent::Recent;
 use crate::containerd::{self, Containerd};
 use crate::oci::media_type::Kind;
 use crate::oci::{Descriptor, Digest};
+use crate::priority::Priority;
 use crate::progress::{self, Meter};
 use crate::registry::{self, Registry};
 use slots::Slots;
@@ -140,8 +141,8 @@ impl Fetcher {
     }
 
     /// The line in which the layers of one pull wait for download slots.
-    pub fn line(&self) -> Line {
-        self.slots.line()
+    pub fn line(&self, priority: &Priority) -> Line {
+        self.slots.line(priority)
     }
 
     /// Brings a layer blob into the content store, held by the lease that `containerd` is under. `listen` is called if

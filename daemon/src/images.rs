@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 
 use crate::containerd::introspection::LoadedSnapshotter;
@@ -41,6 +42,8 @@ const READ_WITHIN: Duration = Duration::from_secs(60);
 
 /// For the records of a pull to be looked at; whoever asks for images waits for their events anyway.
 const PULLED_WITHIN: Duration = Duration::from_secs(5);
+/// Images at a time whose snapshotters are asked for.
+const LOOKS: usize = 8;
 /// For a snapshotter that is not the default one. What it was measured until then is known the next time.
 const MEASURED_WITHIN: Duration = Duration::from_secs(1);
 
@@ -125,6 +128,18 @@ impl Images {
         self.node.table_soon().await?;
         self.settle().await?;
         self.read(READ_WITHIN, Catalogue::images).await
+    }
+
+    /// The same, each with the snapshotters that it is unpacked in.
+    pub async fn list_with_snapshotters(&self) -> Result<Vec<(Arc<Image>, Vec<Snapshotter>)>, Error> {
+        let images = self.list().await?;
+        let table = self.node.table().await?;
+        let look = async |image: Arc<Image>| {
+            let top = image.inspected.chain.clone();
+            let snapshotters = self.presence.snapshotters(&table, top.as_ref()).await;
+            (image, snapshotters)
+        };
+        Ok(futures_util::stream::iter(images).map(look).buffered(LOOKS).collect().await)
     }
 
     /// The image that the caller means, wherever it is unpacked.

@@ -8,11 +8,13 @@
 //! `config` reads the settings, `daemon` builds everything once. A house imports only houses before it in that list; a
 //! test holds that, and `docs/architecture.md` tells it at length.
 
+pub mod api;
 pub mod cause;
 pub mod cli;
 pub mod config;
 pub mod containerd;
 pub mod cri;
+pub mod ctl;
 pub mod daemon;
 pub mod fetch;
 #[doc(hidden)]
@@ -20,6 +22,7 @@ pub mod fuzz;
 pub mod images;
 pub mod node;
 pub mod oci;
+pub mod priority;
 pub mod progress;
 pub mod pull;
 pub mod registry;

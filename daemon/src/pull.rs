@@ -2,31 +2,43 @@
 //! file of its own. A crash at any line leaves nothing visible or a complete image: the lease's expiry reclaims the
 //! rest.
 
+mod admit;
 pub mod call;
 pub mod ending;
 pub mod error;
+pub mod explain;
 pub mod history;
 pub mod inflight;
 mod lease;
 pub mod ongoing;
 pub mod plan;
 mod publish;
+pub mod queue;
 mod record;
 pub mod request;
 mod resolve;
+pub mod room;
+pub mod rules;
 mod spread;
+pub mod survey;
 
 use std::collections::BTreeSet;
 use std::future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::broadcast;
+
 pub use call::Outcome;
 pub use ending::Ending;
 pub use error::Error;
+pub use explain::Explanation;
 pub use history::History;
 pub use ongoing::{Look, Ongoing, Watched};
+pub use queue::Limits;
 pub use request::Request;
+pub use room::Room;
+pub use rules::Rule;
 
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::leases::Collect;
@@ -35,14 +47,16 @@ use crate::fetch::{Fetcher, Source, Turns};
 use crate::node::Node;
 use crate::node::snapshotter::Choice;
 use crate::oci::Platform;
-use crate::progress::{Meter, Progress, Stage};
-use crate::registry::Repository;
+use crate::progress::{Meter, Stage};
+use crate::registry::{Registry, Repository};
 use crate::unpack::{Context, Unpacker, Writing};
 use call::{Call, Tally};
 use inflight::{Inflight, Share};
 use lease::Leases;
 use plan::Plan;
+use queue::Queue;
 use record::Recorded;
+use request::Metadata;
 use resolve::Named;
 
 /// A [`Config::lease_lifetime`] below this may expire while containerd works on a single layer.
@@ -63,6 +77,12 @@ pub struct Config {
     pub guest_pull: BTreeSet<Snapshotter>,
     /// How the files of layers are written.
     pub writing: Writing,
+    /// How many pulls fetch at the same time.
+    pub limits: Limits,
+    /// Whether the disks are looked at before anything is fetched.
+    pub check_disk: bool,
+    /// What metadata decides.
+    pub rules: Vec<Rule>,
 }
 
 /// A pull that is going to be done.
@@ -88,6 +108,8 @@ pub struct Puller {
     unpacker: Unpacker,
     /// Pulls under way, so that equal ones are one.
     inflight: Inflight,
+    /// Their turns.
+    queue: Arc<Queue>,
     /// Calls that have ended.
     history: Arc<History>,
     /// Image records by name: one pull at a time writes one, and knows what comes of it.
@@ -105,13 +127,14 @@ impl Puller {
         Self {
             leases: Leases::new(containerd.clone(), config.lease_lifetime),
             unpacker: Unpacker::new(Arc::clone(&fetcher), config.guest_pull.clone(), config.writing),
-            config,
             containerd,
             node,
             fetcher,
             inflight: Inflight::default(),
+            queue: Queue::new(config.limits),
             history: Arc::default(),
             names: Turns::default(),
+            config,
             platform: Platform::host(),
         }
     }
@@ -139,6 +162,21 @@ impl Puller {
         self.inflight.list()
     }
 
+    /// Tells of each pull that begins from now on.
+    pub fn begun(&self) -> broadcast::Receiver<Watched> {
+        self.inflight.begun()
+    }
+
+    /// The registry client that it pulls with.
+    pub fn registry(&self) -> &Registry {
+        self.fetcher.registry()
+    }
+
+    /// Who fetches, and who waits for its turn.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
     /// What became of the calls that have ended.
     pub fn history(&self) -> &History {
         &self.history
@@ -153,12 +191,15 @@ impl Puller {
 
     async fn choose_and_join(
         self: &Arc<Self>,
-        request: Request,
+        mut request: Request,
         call: &mut Call,
         show: impl FnOnce(&Watched),
     ) -> Result<Share, Arc<Error>> {
+        let decision = rules::decide(&self.config.rules, &request);
+        // It may be large, and nobody needs it any more.
+        request.metadata = Metadata::default();
         let table = self.node.table().await.map_err(Error::from)?;
-        let choice = table.choose(&request.handler).map_err(Error::from)?;
+        let choice = table.choose_by(&request.handler, decision.snapshotter.as_ref()).map_err(Error::from)?;
         call.chosen(&choice);
         let sandbox = table.sandbox_image.as_ref().map(|image| *image == request.reference);
         let elsewhere = table.all_but(&choice.snapshotter);
@@ -166,16 +207,20 @@ impl Puller {
         let (credentials, pod) = (request.credentials.clone(), request.pod.clone());
         let (puller, order) =
             (Arc::clone(self), Order { request, choice: choice.clone(), sandbox, elsewhere });
-        let work = |ongoing: Arc<Ongoing>| async move { puller.watched(order, &ongoing.progress).await };
-        let seat = self.inflight.sit(reference, &choice, credentials, pod, work);
+        let work = |ongoing: Arc<Ongoing>| async move { puller.watched(order, &ongoing).await };
+        let seat = self.inflight.sit(reference, &choice, credentials, decision.level, pod, work);
+        if seat.has_joined() {
+            // It may be more urgent now.
+            self.queue.admit();
+        }
         show(seat.watched());
         seat.end().await
     }
 
-    async fn watched(&self, order: Order, progress: &Arc<Progress>) -> Result<Outcome, Error> {
+    async fn watched(&self, order: Order, ongoing: &Ongoing) -> Result<Outcome, Error> {
         tokio::select! {
-            result = self.transfer(&order, progress) => result,
-            error = self.stall(progress.meter()) => Err(error),
+            result = self.transfer(&order, ongoing) => result,
+            error = self.stall(ongoing.progress.meter()) => Err(error),
         }
     }
 
@@ -188,7 +233,8 @@ impl Puller {
 
     /// The walk under its lease, which is made before the first write and deleted last. The name is resolved before:
     /// a reference that leads nowhere costs containerd nothing.
-    async fn transfer(&self, order: &Order, progress: &Arc<Progress>) -> Result<Outcome, Error> {
+    async fn transfer(&self, order: &Order, ongoing: &Ongoing) -> Result<Outcome, Error> {
+        let progress = &ongoing.progress;
         let reference = &order.request.reference;
         let repository = Repository { domain: reference.domain().into(), path: reference.path().into() };
         let source = Source { repository, credentials: order.request.credentials.clone() };
@@ -206,9 +252,10 @@ impl Puller {
             held.map_err(|source| Error::Containerd { step: "make the lease of the pull", source })?;
         let containerd = self.containerd.under(held.current());
         let (progress, keep_layers) = (Arc::clone(progress), self.config.keep_layers);
-        let context = Context { containerd, source, progress, keep_layers };
+        let priority = ongoing.priority.clone();
+        let context = Context { containerd, source, progress, priority, keep_layers };
         // Boxed: it is large, and every future around it would hold it.
-        let walk = Box::pin(self.walk(order, &context, named));
+        let walk = Box::pin(self.walk(order, ongoing, &context, named));
         let result = held.during(walk).await;
         match &result {
             // The caller need not wait for a second silence: dropped, the lease is deleted behind its back.
@@ -221,14 +268,22 @@ impl Puller {
     }
 
     /// The stages of a pull after its name is resolved, in their order.
-    async fn walk(&self, order: &Order, context: &Context, named: Named) -> Result<Outcome, Error> {
+    async fn walk(
+        &self,
+        order: &Order,
+        ongoing: &Ongoing,
+        context: &Context,
+        named: Named,
+    ) -> Result<Outcome, Error> {
         let (reference, snapshotter) = (&order.request.reference, &order.choice.snapshotter);
         let resolved = resolve::resolve(&self.fetcher, context, reference, named, &self.platform).await?;
         let plan = Plan::new(reference, &resolved)?;
         let progress = &context.progress;
         progress.plan(plan.layers.iter().map(|layer| &layer.blob));
+        let admitted = self.admit(ongoing, &context.containerd, snapshotter, &plan).await?;
         progress.enter(Stage::Unpacking);
         let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
+        drop(admitted);
         progress.enter(Stage::Recording);
         let Recorded { names: records, shown } =
             record::record(&self.names, context, order, &resolved, &plan).await?;

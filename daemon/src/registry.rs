@@ -17,6 +17,7 @@ use crate::oci::{Descriptor, Digest};
 
 mod accepted;
 mod access;
+mod asked;
 mod blob;
 mod challenge;
 mod check;
@@ -60,6 +61,7 @@ mod token;
 mod tunnel;
 mod wire;
 
+pub use asked::Asked;
 pub use check::{Report, check};
 pub use credential_helper::HelperError;
 pub use credentials::{Credentials, CredentialsError, Given};

@@ -7,16 +7,18 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::Layered;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
-use tracing_subscriber::{Layer, Registry};
+use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::config::{Format, Level, Log};
 use line::Line;
@@ -32,13 +34,41 @@ pub enum TelemetryError {
     Twice(#[source] TryInitError),
 }
 
-/// Sets up the log of the whole process; to be called once.
-pub fn init(log: &Log) -> Result<(), TelemetryError> {
+/// Sets up the log of the whole process; to be called once. What comes back changes its level.
+pub fn init(log: &Log) -> Result<LogLevel, TelemetryError> {
+    let (levels, handle) = reload::Layer::new(levels(log.level));
     tracing_subscriber::registry()
         .with(output(log.format))
-        .with(levels(log.level))
+        .with(levels)
         .try_init()
-        .map_err(TelemetryError::Twice)
+        .map_err(TelemetryError::Twice)?;
+    Ok(LogLevel { handle, configured: log.level, now: Arc::new(Mutex::new(log.level)) })
+}
+
+/// The level of the log, which may be changed while it is written.
+#[derive(Clone)]
+pub struct LogLevel {
+    handle: reload::Handle<Targets, Layered<Output<Registry>, Registry>>,
+    configured: Level,
+    /// Guards what is logged now.
+    now: Arc<Mutex<Level>>,
+}
+
+impl LogLevel {
+    /// What is logged now.
+    pub fn get(&self) -> Level {
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes it; `None` is what the configuration said at the start.
+    pub fn set(&self, level: Option<Level>) {
+        let level = level.unwrap_or(self.configured);
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        // It fails only when the log is gone, with the process.
+        if self.handle.reload(levels(level)).is_ok() {
+            *now = level;
+        }
+    }
 }
 
 type Output<S> = Box<dyn Layer<S> + Send + Sync>;

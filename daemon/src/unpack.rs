@@ -27,6 +27,7 @@ use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::{self, Containerd, Kind, Snapshotter};
 use crate::fetch::{self, Fetched, Fetcher, Place, Source, Turns, Wanted};
 use crate::oci::{ChainId, Descriptor, DiffId};
+use crate::priority::Priority;
 use crate::progress::{self, Progress, State};
 use ahead::Ahead;
 use snapshot_key::SnapshotKeys;
@@ -183,6 +184,8 @@ pub struct Context {
     pub source: Source,
     /// Told of what is done; its wire is watched for stalls.
     pub progress: Arc<Progress>,
+    /// How urgent it is.
+    pub priority: Priority,
     /// Whether layer blobs stay in the content store once they are unpacked.
     pub keep_layers: bool,
 }
@@ -281,7 +284,7 @@ impl Unpacker {
 
     /// Fetches the layer's blob anew if what the content store has is not it. Boxed, as it is rare and large.
     async fn mend(&self, context: &Context, layer: &Layer, told: &progress::Layer) -> Result<bool, Error> {
-        let place = self.fetcher.line().place();
+        let place = self.fetcher.line(&context.priority).place();
         let wanted = context.wanted(layer, told, &place);
         Ok(Box::pin(self.fetcher.mend(&context.containerd, wanted)).await?)
     }

@@ -72,12 +72,13 @@ impl Launch {
     /// The configuration file, written.
     pub fn config(&self) -> Result<PathBuf> {
         let text = format!(
-            "[containerd]\naddress = \"{}\"\nnamespace = \"{}\"\n\n[cri]\nsocket = \"{}\"\n{}\n\n[log]\nformat = \"{}\"\n\
-             level = \"{}\"\n\n{}\n",
+            "[containerd]\naddress = \"{}\"\nnamespace = \"{}\"\n\n[cri]\nsocket = \"{}\"\n{}\n\n[api]\nsocket = \"{}\"\n\n\
+             [log]\nformat = \"{}\"\nlevel = \"{}\"\n\n{}\n",
             self.containerd.display(),
             self.namespace,
             self.socket().display(),
             self.cri,
+            self.directory.join("api.sock").display(),
             self.format,
             self.level,
             self.sections,

@@ -10,7 +10,7 @@ use crate::oci::Reference;
 use crate::oci::excerpt::excerpt;
 use crate::oci::reference::ReferenceError;
 use crate::pull::Request;
-use crate::pull::request::Pod;
+use crate::pull::request::{Metadata, Pod};
 use crate::registry::{Credentials, CredentialsError, Given};
 
 /// Names the runtime handler of the pod that an image is for; set by kata and others, read by containerd from 1.7 on.
@@ -42,7 +42,11 @@ pub fn pull_request(message: cri::PullImageRequest) -> Result<Request, ConvertEr
     let (handler, overridden) = handler(&spec.runtime_handler, &sandbox.annotations);
     let pod =
         sandbox.metadata.map(|pod| Pod { namespace: excerpt(&pod.namespace), name: excerpt(&pod.name) });
-    Ok(Request { reference, handler, overridden, credentials, pod })
+    let metadata = Metadata {
+        annotations: sandbox.annotations.into_iter().collect(),
+        labels: sandbox.labels.into_iter().collect(),
+    };
+    Ok(Request { reference, handler, overridden, credentials, pod, metadata })
 }
 
 /// Reads what an ImageStatus or RemoveImage request calls its image.

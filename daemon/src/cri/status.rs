@@ -83,6 +83,7 @@ fn pull_code(error: &PullError) -> Code {
             | unpack::Error::OnTheHost { .. }
             | unpack::Error::NotGuestPull { .. },
         ) => Code::FailedPrecondition,
+        PullError::NoRoom(_) => Code::ResourceExhausted,
         PullError::Aborted | PullError::Cancelled | PullError::Removed => Code::Aborted,
         PullError::Resolve(error) => registry_code(error),
         PullError::Document { source, .. } | PullError::Unpack(unpack::Error::Fetch(source)) => {

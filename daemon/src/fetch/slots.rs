@@ -1,9 +1,13 @@
 //! Download slots: how many layers are open at once on this node, and whose turn it is. A hard limit, shared fairly:
 //!
 //! - within a pull the lowest layers come first, since they can be unpacked first;
-//! - a free slot goes to the pull that has the fewest, among equals to the one that has waited longest for its last;
-//! - while a pull that has none waits, a slot that was held for [`SLICE`] is asked back, from the pull that holds most.
+//! - a free slot goes to a pull of the highest priority, among those to the one that has the fewest, among equals to the
+//!   one that has waited longest for its last;
+//! - while a pull that has none waits, a slot is asked back: from one of a lower priority at once, else one that was held
+//!   for [`SLICE`], from the pull that holds most;
+//! - a place that has waited for [`PATIENCE`] is of the highest priority, so that none waits for ever.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +16,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::priority::{Level, Priority};
+
 /// How long a slot is held at least. Asking one back costs a request for the rest of the layer: little beside this.
 const SLICE: Duration = Duration::from_secs(10);
+/// How long a place waits behind those of higher priorities.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks of a pull without a slot whether one can be asked back.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -28,6 +36,7 @@ pub struct Slots(
 #[derive(Debug)]
 pub struct Line {
     slots: Arc<Slots>,
+    priority: Priority,
     number: u64,
     next: u64,
 }
@@ -47,11 +56,18 @@ type Key = (u64, u64);
 #[derive(Debug)]
 struct Queue {
     limit: usize,
-    places: BTreeMap<Key, (Standing, Arc<Notify>)>,
+    places: BTreeMap<Key, Entry>,
     /// When each line got its last slot, as a count of all slots given; a line without one has waited longest.
     served: HashMap<u64, u64>,
     given: u64,
     lines: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    standing: Standing,
+    bell: Arc<Notify>,
+    priority: Priority,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +77,7 @@ enum Standing {
     /// Waits for something else, which may take long; those above it go before it.
     Aside,
     /// Waits for a slot.
-    Waiting,
+    Waiting { since: Instant },
     /// Holds one.
     Open { since: Instant, asked_back: AskedBack },
 }
@@ -83,11 +99,11 @@ impl Slots {
         Arc::new(Self(Mutex::new(Queue { limit, places, served, given: 0, lines: 0 })))
     }
 
-    /// The line of a new pull.
-    pub fn line(self: &Arc<Self>) -> Line {
+    /// The line of a pull of that priority, which may rise.
+    pub fn line(self: &Arc<Self>, priority: &Priority) -> Line {
         let mut queue = self.queue();
         queue.lines += 1;
-        Line { slots: Arc::clone(self), number: queue.lines, next: 0 }
+        Line { slots: Arc::clone(self), priority: priority.clone(), number: queue.lines, next: 0 }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -100,7 +116,8 @@ impl Line {
     pub fn place(&mut self) -> Place {
         let (key, bell) = ((self.number, self.next), Arc::new(Notify::new()));
         self.next += 1;
-        self.slots.queue().places.insert(key, (Standing::Asking, Arc::clone(&bell)));
+        let (standing, priority) = (Standing::Asking, self.priority.clone());
+        self.slots.queue().places.insert(key, Entry { standing, bell: Arc::clone(&bell), priority });
         Place { slots: Arc::clone(&self.slots), key, bell }
     }
 }
@@ -114,14 +131,14 @@ impl Place {
     /// Whether it holds a slot, or gets one now. If not, it is in line for one from here on.
     pub fn try_open(&self) -> bool {
         if !self.is_open() {
-            self.stand(Standing::Waiting);
+            self.wait();
         }
         self.is_open()
     }
 
     /// Gives its slot back and goes in line for one again.
     pub fn give_back(&self) {
-        self.stand(Standing::Waiting);
+        self.stand(Standing::Waiting { since: Instant::now() });
     }
 
     /// Waits for a slot.
@@ -147,8 +164,17 @@ impl Place {
     /// Keeps the slot from being asked back, for a host that cannot continue where it stopped.
     pub fn keep(&self) {
         let mut queue = self.slots.queue();
-        if let Some((Standing::Open { asked_back, .. }, _)) = queue.places.get_mut(&self.key) {
+        if let Some(Entry { standing: Standing::Open { asked_back, .. }, .. }) =
+            queue.places.get_mut(&self.key)
+        {
             *asked_back = AskedBack::Never;
+        }
+    }
+
+    /// Goes in line, if it is not: how long it waits counts from then.
+    fn wait(&self) {
+        if !matches!(self.slots.queue().standing(self.key), Some(Standing::Waiting { .. })) {
+            self.stand(Standing::Waiting { since: Instant::now() });
         }
     }
 
@@ -158,8 +184,8 @@ impl Place {
 
     fn stand(&self, standing: Standing) {
         let mut queue = self.slots.queue();
-        if let Some((own, _)) = queue.places.get_mut(&self.key) {
-            *own = standing;
+        if let Some(own) = queue.places.get_mut(&self.key) {
+            own.standing = standing;
         }
         queue.give(Instant::now());
     }
@@ -178,11 +204,11 @@ impl Drop for Place {
 
 impl Queue {
     fn standing(&self, key: Key) -> Option<Standing> {
-        self.places.get(&key).map(|(standing, _)| *standing)
+        self.places.get(&key).map(|entry| entry.standing)
     }
 
     fn open(&self) -> impl Iterator<Item = (Key, Instant, AskedBack)> {
-        self.places.iter().filter_map(|(key, (standing, _))| match *standing {
+        self.places.iter().filter_map(|(key, entry)| match entry.standing {
             Standing::Open { since, asked_back } => Some((*key, since, asked_back)),
             _ => None,
         })
@@ -195,9 +221,9 @@ impl Queue {
     /// The place of each line that comes next; lines whose next place is still asking have none.
     fn heads(&self) -> Vec<Key> {
         let (mut heads, mut seen) = (Vec::new(), HashSet::new());
-        for (key, (standing, _)) in &self.places {
-            match standing {
-                Standing::Waiting if seen.insert(key.0) => heads.push(*key),
+        for (key, entry) in &self.places {
+            match entry.standing {
+                Standing::Waiting { .. } if seen.insert(key.0) => heads.push(*key),
                 Standing::Asking => {
                     seen.insert(key.0);
                 }
@@ -211,13 +237,14 @@ impl Queue {
     fn give(&mut self, now: Instant) {
         while self.open().count() < self.limit {
             let last = |line: &u64| self.served.get(line).copied().unwrap_or_default();
-            let next = self.heads().into_iter().min_by_key(|(line, _)| (self.open_in(*line), last(line)));
+            let rank = |key: &Key| (Reverse(self.level(*key, now)), self.open_in(key.0), last(&key.0));
+            let next = self.heads().into_iter().min_by_key(rank);
             let Some(key) = next else { return };
             self.given += 1;
             self.served.insert(key.0, self.given);
-            if let Some((standing, bell)) = self.places.get_mut(&key) {
-                *standing = Standing::Open { since: now, asked_back: AskedBack::No };
-                bell.notify_one();
+            if let Some(entry) = self.places.get_mut(&key) {
+                entry.standing = Standing::Open { since: now, asked_back: AskedBack::No };
+                entry.bell.notify_one();
             }
         }
     }
@@ -229,15 +256,30 @@ impl Queue {
         if self.open_in(key.0) > 0 || coming >= starving {
             return;
         }
-        let due = self.open().filter(|(_, since, asked_back)| {
-            *asked_back == AskedBack::No && now.duration_since(*since) >= SLICE
+        let own = self.level(key, now);
+        let due = self.open().filter(|(of, since, asked_back)| {
+            let level = self.level(*of, now);
+            let lower = level < own;
+            *asked_back == AskedBack::No && level <= own && (lower || now.duration_since(*since) >= SLICE)
         });
-        let victim =
-            due.max_by_key(|((line, _), since, _)| (self.open_in(*line), now.duration_since(*since)));
+        let victim = due.max_by_key(|(of, since, _)| {
+            (Reverse(self.level(*of, now)), self.open_in(of.0), now.duration_since(*since))
+        });
         let Some((victim, ..)) = victim else { return };
-        if let Some((Standing::Open { asked_back, .. }, bell)) = self.places.get_mut(&victim) {
+        if let Some(Entry { standing: Standing::Open { asked_back, .. }, bell, .. }) =
+            self.places.get_mut(&victim)
+        {
             *asked_back = AskedBack::Yes;
             bell.notify_one();
+        }
+    }
+
+    /// How urgent a place is.
+    fn level(&self, key: Key, now: Instant) -> Level {
+        let Some(entry) = self.places.get(&key) else { return Level::Low };
+        match entry.standing {
+            Standing::Waiting { since } if now.duration_since(since) >= PATIENCE => Level::High,
+            _ => entry.priority.level(),
         }
     }
 }

@@ -79,6 +79,18 @@ pub enum Reason {
     RuntimeWithout,
     /// Nobody knows the handler, and `unknown_handler` is `default`.
     UnknownAllowed,
+    /// A rule of `[pull] rules` names it for requests like this.
+    Rule,
+}
+
+impl WantedHandler {
+    /// The handler's name; empty if the request names none, or the default one.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::None => "",
+            Self::Spec(name) | Self::Annotation(name) => name,
+        }
+    }
 }
 
 /// Why there is no choice.
@@ -113,18 +125,39 @@ pub enum ChoiceError {
 impl Table {
     /// Chooses the snapshotter for a pull.
     pub fn choose(&self, wanted: &WantedHandler) -> Result<Choice, ChoiceError> {
+        self.choose_by(wanted, None)
+    }
+
+    /// The same where a rule may have chosen already.
+    pub fn choose_by(
+        &self,
+        wanted: &WantedHandler,
+        rule: Option<&Snapshotter>,
+    ) -> Result<Choice, ChoiceError> {
         let handler = match wanted {
-            WantedHandler::None => "",
             WantedHandler::Annotation(name) if name.is_empty() => &self.default_handler,
-            WantedHandler::Annotation(name) | WantedHandler::Spec(name) => name,
+            wanted => wanted.name(),
         };
-        let (snapshotter, reason) = self.of_handler(handler)?;
+        let (snapshotter, reason) = match rule {
+            Some(snapshotter) => (snapshotter, Reason::Rule),
+            None => self.of_handler(handler)?,
+        };
         let loaded = self.loaded.iter().find(|loaded| loaded.name == *snapshotter);
         let Some(loaded) = loaded else {
             let loaded = list(self.loaded.iter().map(|loaded| loaded.name.as_str()));
             return Err(ChoiceError::NotLoaded { snapshotter: snapshotter.clone(), reason, loaded });
         };
         Ok(Choice { snapshotter: loaded.clone(), handler: handler.into(), reason })
+    }
+
+    /// The snapshotter of each runtime handler that has one of its own.
+    pub fn handlers(&self) -> BTreeMap<String, String> {
+        let of_runtimes = self
+            .runtimes
+            .iter()
+            .filter_map(|(handler, it)| Some((handler.clone(), it.as_ref()?.to_string())));
+        let configured = self.configured.iter().map(|(handler, it)| (handler.clone(), it.to_string()));
+        of_runtimes.chain(configured).collect()
     }
 
     /// Every other loaded snapshotter that pods of some handler run on.
@@ -170,6 +203,7 @@ impl fmt::Display for Reason {
             Self::UnknownAllowed => {
                 "nobody configured the runtime handler, and unknown_handler is \"default\""
             }
+            Self::Rule => "a rule of [pull] rules names it for such requests",
         })
     }
 }

@@ -60,6 +60,11 @@ pub fn is_schema_1(media_type: &str) -> bool {
     media_type.starts_with("application/vnd.docker.distribution.manifest.v1+")
 }
 
+/// Whether a layer of that media type is a tar without compression.
+pub fn is_plain(media_type: &str) -> bool {
+    media_type.split(['.', '+']).next_back() == Some("tar")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

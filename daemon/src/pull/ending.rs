@@ -124,6 +124,7 @@ impl Reason {
             Error::Resolve(error) => Self::of_registry(error),
             Error::Document { source, .. } => Self::of_fetch(source),
             Error::Unpack(error) => Self::of_unpack(error),
+            Error::NoRoom(_) => Self::NoSpace,
             Error::Stalled { .. } => Self::Stalled,
             Error::Removed | Error::Aborted | Error::Cancelled => Self::Aborted,
         }

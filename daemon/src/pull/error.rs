@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::plan::PlanError;
+use super::room::Room;
 use crate::node::NodeError;
 use crate::node::snapshotter::ChoiceError;
 use crate::oci::{Digest, WalkError};
@@ -78,6 +79,15 @@ pub enum Error {
         /// The limit.
         limit: Duration,
     },
+    /// It would not fit on a disk.
+    #[error(
+        "there is no room for the image on {} ({}): it needs about {} bytes and {} are free{}; remove images or files \
+         there, or set pull.check_disk = false to try all the same",
+        .0.path.display(), .0.used_by, .0.bytes.needed, .0.bytes.free,
+        .0.inodes.map(|inodes| format!(", about {} inodes and {} are free", inodes.needed, inodes.free))
+            .unwrap_or_default()
+    )]
+    NoRoom(Box<Room>),
     /// Somebody asked for its end.
     #[error("the pull was cancelled by a request to drayd's API")]
     Cancelled,
@@ -120,9 +130,12 @@ impl Error {
             Self::Unpack(unpack::Error::Containerd { source, .. }) | Self::Containerd { source, .. } => {
                 away(source)
             }
-            Self::Choice(_) | Self::Walk(_) | Self::Algorithm { .. } | Self::Plan(_) | Self::Unpack(_) => {
-                false
-            }
+            Self::Choice(_)
+            | Self::Walk(_)
+            | Self::Algorithm { .. }
+            | Self::Plan(_)
+            | Self::NoRoom(_)
+            | Self::Unpack(_) => false,
         }
     }
 }

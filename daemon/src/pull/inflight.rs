@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio_util::task::TaskTracker;
 
 use super::ongoing::{Ongoing, Watched};
@@ -12,7 +12,11 @@ use super::request::Pod;
 use super::{Error, Outcome};
 use crate::containerd::Snapshotter;
 use crate::node::snapshotter::Choice;
+use crate::priority::{Level, Priority};
 use crate::registry::Credentials;
+
+/// Pulls that begin before whoever listens hears of the first of them, at most.
+const UNHEARD: usize = 256;
 
 /// What makes two pulls the same. Credentials belong to it: what one caller may read is not what another may.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,8 +51,19 @@ pub struct Inflight {
     pulls: Arc<Mutex<HashMap<Key, Pull>>>,
     /// Numbers pulls and callers.
     number: Arc<AtomicU64>,
+    /// Tells of each pull that begins.
+    begun: Begun,
     /// Owns every pull's task, so that a drain can wait for them.
     tasks: TaskTracker,
+}
+
+#[derive(Clone, Debug)]
+struct Begun(broadcast::Sender<Watched>);
+
+impl Default for Begun {
+    fn default() -> Self {
+        Self(broadcast::Sender::new(UNHEARD))
+    }
 }
 
 #[derive(Debug)]
@@ -78,6 +93,7 @@ impl Inflight {
         reference: String,
         choice: &Choice,
         credentials: Credentials,
+        level: Level,
         pod: Option<Pod>,
         work: impl FnOnce(Arc<Ongoing>) -> W,
     ) -> Seat
@@ -90,10 +106,15 @@ impl Inflight {
         let mut pulls = self.pulls();
         let joined = pulls.contains_key(&key);
         let pull = pulls.entry(key.clone()).or_insert_with(|| {
-            let ongoing = Arc::new(Ongoing::new(number, reference, choice));
+            let ongoing = Arc::new(Ongoing::new(number, reference, choice, Priority::new(level)));
             self.start(key.clone(), Arc::clone(&ongoing), work(ongoing))
         });
         pull.ongoing.sit(number, pod);
+        if !joined {
+            // Nobody may be listening.
+            let _ = self.begun.0.send(Watched::new(Arc::clone(&pull.ongoing), pull.result.clone()));
+        }
+        pull.ongoing.priority.raise(level);
         Seat {
             inflight: self.clone(),
             key,
@@ -111,6 +132,11 @@ impl Inflight {
         let mut all: Vec<_> = self.pulls().values().map(watched).collect();
         all.sort_by_key(|watched| watched.ongoing.id);
         all
+    }
+
+    /// Tells of each pull that begins from now on.
+    pub fn begun(&self) -> broadcast::Receiver<Watched> {
+        self.begun.0.subscribe()
     }
 
     /// Waits until every pull has ended.
@@ -157,6 +183,11 @@ impl Inflight {
 }
 
 impl Seat {
+    /// Whether the pull was under way.
+    pub fn has_joined(&self) -> bool {
+        self.joined
+    }
+
     /// The pull, for whoever looks on.
     pub fn watched(&self) -> &Watched {
         &self.watched
@@ -220,7 +251,7 @@ mod tests {
         where
             W: Future<Output = Result<Outcome, Error>> + Send + 'static,
         {
-            self.sit(reference.into(), &choice(), Credentials::anonymous(), None, |_| work)
+            self.sit(reference.into(), &choice(), Credentials::anonymous(), Level::Normal, None, |_| work)
         }
     }
 
@@ -314,7 +345,7 @@ mod tests {
         let pod = |name: &str| Some(Pod { namespace: "ns".into(), name: name.into() });
         let sit = |name| {
             let work = |_| std::future::pending();
-            inflight.sit("a".into(), &choice(), Credentials::anonymous(), pod(name), work)
+            inflight.sit("a".into(), &choice(), Credentials::anonymous(), Level::Normal, pod(name), work)
         };
         let (first, second) = (sit("one"), sit("two"));
         let other = inflight.sit_at("b", std::future::pending());

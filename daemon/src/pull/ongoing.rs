@@ -12,6 +12,7 @@ use super::inflight::Shared;
 use super::request::Pod;
 use crate::containerd::Snapshotter;
 use crate::node::snapshotter::{Choice, Reason};
+use crate::priority::Priority;
 use crate::progress::{Progress, View};
 
 /// What a pull is, as far as it does not change.
@@ -29,6 +30,8 @@ pub struct Ongoing {
     pub reason: Reason,
     /// When the first call for it came.
     pub started: SystemTime,
+    /// How urgent it is.
+    pub priority: Priority,
     /// How far it is.
     pub progress: Arc<Progress>,
     /// The calls that wait for it; guards only that.
@@ -55,6 +58,8 @@ pub struct Watched {
     pub ongoing: Arc<Ongoing>,
     /// Set once, when it ends.
     result: watch::Receiver<Option<Shared>>,
+    /// Changes since the last look.
+    changes: watch::Receiver<()>,
 }
 
 /// What a look sees.
@@ -67,7 +72,7 @@ pub enum Look {
 }
 
 impl Ongoing {
-    pub(super) fn new(id: u64, reference: String, choice: &Choice) -> Self {
+    pub(super) fn new(id: u64, reference: String, choice: &Choice, priority: Priority) -> Self {
         Self {
             id,
             reference,
@@ -75,6 +80,7 @@ impl Ongoing {
             handler: choice.handler.clone(),
             reason: choice.reason,
             started: SystemTime::now(),
+            priority,
             progress: Arc::default(),
             waiting: Mutex::default(),
             cancelled: AtomicBool::new(false),
@@ -122,7 +128,8 @@ impl Ongoing {
 
 impl Watched {
     pub(super) fn new(ongoing: Arc<Ongoing>, result: watch::Receiver<Option<Shared>>) -> Self {
-        Self { ongoing, result }
+        let changes = ongoing.progress.changes();
+        Self { ongoing, result, changes }
     }
 
     /// What is seen now.
@@ -139,11 +146,10 @@ impl Watched {
     /// What is seen when there is something new to see: at once when the pull or a layer enters another state and when
     /// it ends, and every `interval` for its bytes.
     pub async fn next(&mut self, interval: Duration) -> Look {
-        let mut changes = self.ongoing.progress.changes();
         let until = Instant::now() + interval;
         tokio::select! {
             _ = self.result.changed() => {}
-            _ = changes.changed() => {}
+            _ = self.changes.changed() => {}
             () = tokio::time::sleep_until(until) => {}
         }
         self.look()

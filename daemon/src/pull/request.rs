@@ -1,5 +1,7 @@
 //! What a caller asks for, with every text already parsed.
 
+use std::collections::BTreeMap;
+
 use crate::node::snapshotter::WantedHandler;
 use crate::oci::Reference;
 use crate::registry::Credentials;
@@ -17,6 +19,17 @@ pub struct Request {
     pub credentials: Credentials,
     /// The pod that waits, for the log.
     pub pod: Option<Pod>,
+    /// What the pod says of itself. Only rules read it, before the pull begins.
+    pub metadata: Metadata,
+}
+
+/// Annotations and labels of a pod's sandbox, as they came: of any length, and with anything in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// The pod that a request comes from.

@@ -96,10 +96,7 @@ pub(super) async fn known(
     Ok(right.then(|| Named { target, told: Told::Record }))
 }
 
-/// Brings the documents of the image for `platform`.
-///
-/// A target of which only the headers of HEAD or a record are known may turn out not to be there, or not to be what they
-/// say. Then the manifest that `reference` leads to is read: they do not decide what its bytes can.
+/// Brings the documents of the image for `platform` into the content store.
 pub(super) async fn resolve(
     fetcher: &Arc<Fetcher>,
     context: &Context,
@@ -107,34 +104,23 @@ pub(super) async fn resolve(
     named: Named,
     platform: &Platform,
 ) -> Result<Resolved, Error> {
-    let Named { mut target, told } = named;
-    let (given, hearsay) = match told {
-        Told::Body(body) => (Some(body), None),
-        Told::Headers => (None, Some("the headers of HEAD")),
-        Told::Record => (None, Some("the image record")),
-    };
-    let mut desk = Desk { fetcher, context, given, loaded: Vec::new() };
-    let documents = match desk.walk(Walk::new(target.clone(), platform.clone())).await {
-        Err(error) if hearsay.is_some() && desk.denies_hearsay(&error, &target) => {
-            let Ok(read) = desk.read_target(reference).await else { return Err(error) };
-            tracing::debug!(%reference, by = hearsay, told = %target.digest, %error, "the manifest is not what was told");
-            target = read;
-            desk.walk(Walk::new(target.clone(), platform.clone())).await?
-        }
-        walked => walked?,
-    };
+    let mut desk = Desk::new(fetcher, context);
+    let (target, documents) = desk.read(reference, named, platform).await?;
     desk.keep_all(&documents).await?;
-    let Documents { indexes, manifest, config } = documents;
-    // What is in the content store is taken whatever length a header told.
-    target.size = indexes.first().map_or(manifest.bytes.len(), |index| index.bytes.len()) as u64;
-    Ok(Resolved {
-        target,
-        manifest: manifest.descriptor,
-        config_digest: config.descriptor.digest,
-        config: config.document,
-        layers: manifest.document.layers,
-        documents: desk.loaded,
-    })
+    Ok(desk.resolved(target, documents))
+}
+
+/// Reads them alone, and writes nothing.
+pub(super) async fn read(
+    fetcher: &Arc<Fetcher>,
+    context: &Context,
+    reference: &Reference,
+    named: Named,
+    platform: &Platform,
+) -> Result<Resolved, Error> {
+    let mut desk = Desk::new(fetcher, context);
+    let (target, documents) = desk.read(reference, named, platform).await?;
+    Ok(desk.resolved(target, documents))
 }
 
 /// Where the documents come in, and from where they go into the content store.
@@ -146,7 +132,55 @@ struct Desk<'a> {
     loaded: Vec<(Descriptor, Fetched)>,
 }
 
-impl Desk<'_> {
+impl<'a> Desk<'a> {
+    fn new(fetcher: &'a Arc<Fetcher>, context: &'a Context) -> Self {
+        Self { fetcher, context, given: None, loaded: Vec::new() }
+    }
+
+    /// Reads the documents.
+    ///
+    /// A target of which only the headers of HEAD or a record are known may turn out not to be there, or not to be what
+    /// they say. Then the manifest that `reference` leads to is read: they do not decide what its bytes can.
+    async fn read(
+        &mut self,
+        reference: &Reference,
+        named: Named,
+        platform: &Platform,
+    ) -> Result<(Descriptor, Documents), Error> {
+        let Named { mut target, told } = named;
+        let (given, hearsay) = match told {
+            Told::Body(body) => (Some(body), None),
+            Told::Headers => (None, Some("the headers of HEAD")),
+            Told::Record => (None, Some("the image record")),
+        };
+        self.given = given;
+        let documents = match self.walk(Walk::new(target.clone(), platform.clone())).await {
+            Err(error) if hearsay.is_some() && self.denies_hearsay(&error, &target) => {
+                let Ok(read) = self.read_target(reference).await else { return Err(error) };
+                tracing::debug!(%reference, by = hearsay, told = %target.digest, %error, "the manifest is not what was told");
+                target = read;
+                self.walk(Walk::new(target.clone(), platform.clone())).await?
+            }
+            walked => walked?,
+        };
+        // What is in the content store is taken whatever length a header told.
+        let first = documents.indexes.first();
+        target.size = first.map_or(documents.manifest.bytes.len(), |index| index.bytes.len()) as u64;
+        Ok((target, documents))
+    }
+
+    fn resolved(self, target: Descriptor, documents: Documents) -> Resolved {
+        let Documents { manifest, config, .. } = documents;
+        Resolved {
+            target,
+            manifest: manifest.descriptor,
+            config_digest: config.descriptor.digest,
+            config: config.document,
+            layers: manifest.document.layers,
+            documents: self.loaded,
+        }
+    }
+
     /// Whether an error shows that what was told of the target, and not by its bytes, is wrong.
     fn denies_hearsay(&self, error: &Error, target: &Descriptor) -> bool {
         use registry::Kind::{Answer, Corrupt, NotFound, Size};

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Repository;
+use super::asked::Origin;
 use super::credential_helper;
 use super::credentials::{Credentials, Login, server_of};
 use super::credentials_file::{CredentialsFile, CredentialsFileError, HelperQuery};
@@ -38,6 +39,8 @@ pub(super) struct Chosen {
     pub(super) login: Login,
     /// Whether the host is to be asked anonymously should it refuse the login.
     pub(super) fallback: bool,
+    /// Where it comes from.
+    pub(super) origin: Origin,
 }
 
 impl Logins {
@@ -69,11 +72,14 @@ impl Logins {
         if host.own || self.trusted.contains(&server_of(&host.authority)) {
             let login = credentials.login_for(&repository.domain);
             if *login != Login::Anonymous {
-                return Ok(Chosen { login: login.clone(), fallback: self.anonymous_fallback });
+                let (login, fallback) = (login.clone(), self.anonymous_fallback);
+                return Ok(Chosen { login, fallback, origin: Origin::Request });
             }
         }
         let login = self.nodes(&host.authority, &repository.path, node).await?;
-        Ok(Chosen { login: login.unwrap_or(Login::Anonymous), fallback: false })
+        let login = login.unwrap_or(Login::Anonymous);
+        let origin = if login == Login::Anonymous { Origin::Nobody } else { Origin::Node };
+        Ok(Chosen { login, fallback: false, origin })
     }
 
     /// What the node has under a host's own name.

@@ -32,7 +32,7 @@ struct Started {
 impl<'a> Prefetch<'a> {
     pub(super) fn new(bringer: Bringer, context: &'a Context, layers: &'a [Layer]) -> Self {
         let started = layers.iter().map(|_| None).collect();
-        let line = bringer.fetcher.line();
+        let line = bringer.fetcher.line(&context.priority);
         Self { bringer, context, layers, line, tasks: JoinSet::new(), started }
     }
 

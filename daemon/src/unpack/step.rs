@@ -253,7 +253,7 @@ impl<'a> Step<'a> {
 
     /// Brings the blob into the content store, where only its files were wanted at first.
     async fn store(&self) -> Result<(), Error> {
-        let place = self.fetcher.line().place();
+        let place = self.fetcher.line(&self.context.priority).place();
         let wanted = self.context.wanted(self.layer, self.told, &place);
         self.fetcher.blob(&self.context.containerd, wanted, None).await?;
         self.told.unpacking();

@@ -12,6 +12,10 @@ fn places<const N: usize>(line: &mut Line) -> [Place; N] {
     std::array::from_fn(|_| line.place())
 }
 
+fn line(slots: &Arc<Slots>) -> Line {
+    slots.line(&Priority::default())
+}
+
 /// Which of the places hold a slot.
 fn open<const N: usize>(places: &[Place; N]) -> Vec<usize> {
     (0..N).filter(|index| places[*index].is_open()).collect()
@@ -20,7 +24,7 @@ fn open<const N: usize>(places: &[Place; N]) -> Vec<usize> {
 #[test]
 fn lower_layers_come_first_however_late_they_ask() {
     let slots = slots(2);
-    let places: [Place; 5] = places(&mut slots.line());
+    let places: [Place; 5] = places(&mut line(&slots));
     for index in [4, 3, 2] {
         assert!(!places[index].try_open(), "{index} went before those below it");
     }
@@ -37,7 +41,7 @@ fn lower_layers_come_first_however_late_they_ask() {
 #[test]
 fn a_place_that_waits_for_something_else_holds_up_nobody() {
     let slots = slots(1);
-    let [low, high] = places(&mut slots.line());
+    let [low, high] = places(&mut line(&slots));
     low.step_aside();
     assert!(high.try_open());
     assert!(!low.try_open());
@@ -48,7 +52,7 @@ fn a_place_that_waits_for_something_else_holds_up_nobody() {
 #[test]
 fn a_free_slot_goes_to_the_pull_with_the_fewest_and_then_to_the_one_served_longest_ago() {
     let slots = slots(3);
-    let (mut first, mut second, mut third) = (slots.line(), slots.line(), slots.line());
+    let (mut first, mut second, mut third) = (line(&slots), line(&slots), line(&slots));
     let first: [Place; 4] = places(&mut first);
     assert!(!first.each_ref().map(Place::try_open)[3]);
     assert_eq!(open(&first), [0, 1, 2]);
@@ -67,14 +71,14 @@ fn a_free_slot_goes_to_the_pull_with_the_fewest_and_then_to_the_one_served_longe
 
 #[test]
 fn without_a_limit_everyone_is_open() {
-    let places: [Place; 50] = places(&mut Slots::new(None).line());
+    let places: [Place; 50] = places(&mut line(&Slots::new(None)));
     assert!(places.iter().all(Place::try_open));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pull_without_a_slot_gets_one_after_a_slice() {
     let slots = slots(3);
-    let (mut greedy, mut modest) = (slots.line(), slots.line());
+    let (mut greedy, mut modest) = (line(&slots), line(&slots));
     let greedy: [Place; 3] = places(&mut greedy);
     assert!(greedy.iter().all(Place::try_open));
     let small = modest.place();
@@ -101,7 +105,7 @@ async fn a_pull_without_a_slot_gets_one_after_a_slice() {
 #[tokio::test(start_paused = true)]
 async fn a_pull_that_has_a_slot_asks_none_back_and_some_are_never_given_back() {
     let slots = slots(2);
-    let (mut first, mut second) = (slots.line(), slots.line());
+    let (mut first, mut second) = (line(&slots), line(&slots));
     let (held, kept) = (first.place(), second.place());
     assert!(held.try_open() && kept.try_open());
     let more = first.place();
@@ -111,7 +115,7 @@ async fn a_pull_that_has_a_slot_asks_none_back_and_some_are_never_given_back() {
     );
     kept.keep();
     held.keep();
-    let starving = slots.line().place();
+    let starving = line(&slots).place();
     assert!(tokio::time::timeout(SLICE * 10, starving.open()).await.is_err());
     assert!(
         poll!(Box::pin(kept.asked_back())).is_pending() && poll!(Box::pin(held.asked_back())).is_pending()
@@ -123,7 +127,7 @@ async fn a_pull_that_has_a_slot_asks_none_back_and_some_are_never_given_back() {
 async fn pulls_without_end_take_turns() {
     const PULLS: usize = 7;
     let slots = slots(3);
-    let lines: [[Place; 4]; PULLS] = std::array::from_fn(|_| places(&mut slots.line()));
+    let lines: [[Place; 4]; PULLS] = std::array::from_fn(|_| places(&mut line(&slots)));
     let served = Mutex::new(BTreeSet::new());
     let transfers = lines.iter().enumerate().flat_map(|(number, places)| {
         let served = &served;
@@ -151,4 +155,47 @@ async fn pulls_without_end_take_turns() {
     drop(lines);
     let queue = slots.queue();
     assert!(queue.places.is_empty() && queue.served.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_more_urgent_pull_has_the_slots_first_and_asks_them_back_at_once() {
+    let slots = slots(2);
+    let [mut low, mut high] = [Level::Low, Level::High].map(|level| slots.line(&Priority::new(level)));
+    let low: [Place; 3] = places(&mut low);
+    assert_eq!(low.each_ref().map(Place::try_open), [true, true, false]);
+    let high: [Place; 2] = places(&mut high);
+    let mut opening = Box::pin(high[0].open());
+    assert!(poll!(&mut opening).is_pending());
+    tokio::time::advance(LOOK).await;
+    assert!(poll!(&mut opening).is_pending());
+    let victim =
+        [0, 1].into_iter().find(|index| poll_now(low[*index].asked_back())).expect("one is asked back");
+    low[victim].give_back();
+    opening.await;
+    assert!(!high[1].try_open());
+    low[1 - victim].step_aside();
+    assert!(high[1].is_open(), "it comes before those that have waited for longer");
+    high[0].step_aside();
+    high[1].step_aside();
+    assert_eq!(open(&low).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_waited_for_long_is_as_urgent_as_any() {
+    let slots = slots(1);
+    let [mut low, mut first, mut second] =
+        [Level::Low, Level::High, Level::High].map(|level| slots.line(&Priority::new(level)));
+    let [first] = places(&mut first);
+    first.try_open();
+    let [low] = places(&mut low);
+    assert!(!low.try_open());
+    tokio::time::advance(PATIENCE).await;
+    let [second] = places(&mut second);
+    assert!(!second.try_open());
+    first.step_aside();
+    assert!(low.is_open() && !second.is_open());
+}
+
+fn poll_now(future: impl Future<Output = ()>) -> bool {
+    futures_util::FutureExt::now_or_never(future).is_some()
 }
