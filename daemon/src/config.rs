@@ -395,14 +395,25 @@ pub enum Engine {
 }
 
 /// `[metrics]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Metrics {
-    /// Reserved: this version of drayd does not serve metrics, and opens no port. The address that metrics will be
-    /// served on, `IP:PORT`, such as `127.0.0.1:9095`; empty is off.
+    /// The address that metrics are served on under `/metrics`, for everybody who can reach it: `IP:PORT`, such as
+    /// `127.0.0.1:9095`; empty is off.
     #[serde(with = "written")]
     #[schemars(with = "String")]
     pub address: Option<SocketAddr>,
+    /// Tags that become labels of the pulls, as `tag_KEY`: keys of the pairs that a sandbox's annotation
+    /// `io.kubernetes.image.metrics.tags` has (`app=foo,team=x`). Pairs of other keys are only logged.
+    pub tag_keys: Vec<String>,
+    /// How many values of each such tag are counted on their own; those that come later are counted as `other`.
+    pub tag_values: usize,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { address: None, tag_keys: Vec::new(), tag_values: 50 }
+    }
 }
 
 /// `[log]`
@@ -494,9 +505,6 @@ pub fn warnings(config: &Config) -> Vec<String> {
             "`lease_lifetime` in [pull] is below {}: it may expire while containerd works on a single layer",
             SHORT_LEASE.write()
         ));
-    }
-    if config.metrics.address.is_some() {
-        warnings.push("`address` in [metrics] is reserved: this version does not serve metrics".into());
     }
     warnings
 }

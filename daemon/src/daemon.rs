@@ -15,6 +15,7 @@ use crate::containerd::{Containerd, Snapshotter, SnapshotterNameError};
 use crate::cri::{self, Health, ImageEndpoint};
 use crate::fetch::Fetcher;
 use crate::images::{self, Images};
+use crate::metrics::{self, Metrics};
 use crate::node::snapshotter::UnknownHandler;
 use crate::node::{self, Node};
 use crate::priority::Level;
@@ -46,15 +47,21 @@ pub async fn run(config: Config, log_level: LogLevel) -> anyhow::Result<()> {
     let (node, watcher) = Node::new(node_config(&config.snapshotter)?, containerd.clone());
     let guest_pull: BTreeSet<_> =
         config.snapshotter.guest_pull.iter().map(snapshotter).collect::<Result<_, _>>()?;
-    let puller = Arc::new(puller(&config, guest_pull.clone(), &containerd, &node)?);
+    let metrics = Arc::new(Metrics::new(&metrics::Config {
+        tag_keys: config.metrics.tag_keys.clone(),
+        tag_values: config.metrics.tag_values,
+    }));
+    let puller = Arc::new(puller(&config, guest_pull.clone(), &containerd, &node, &metrics)?);
     let health = Health::new(node.clone()).await;
     let images = images::Config { verify_unpacked: config.cri.verify_unpacked, guest_pull };
     let (images, keeper) = Images::new(images, containerd.clone(), node.clone());
     let images = Arc::new(images);
     let endpoint = ImageEndpoint::new(Arc::clone(&puller), Arc::clone(&images), config.cri.kubelet_reasons);
     let diagnosis = diagnosis(&config);
-    let api = Api::new(Arc::clone(&puller), images, node, containerd.clone(), diagnosis, log_level);
+    let api =
+        Api::new(Arc::clone(&puller), Arc::clone(&images), node, containerd.clone(), diagnosis, log_level);
 
+    let page = page(&config, &metrics, &puller, &images).await?;
     let (of_cri, of_api) = (&config.cri, &config.api);
     let (api_listener, _api_guard) =
         socket::bind(&of_api.socket, of_api.socket_mode, of_api.socket_group.as_ref()).await?;
@@ -89,6 +96,7 @@ pub async fn run(config: Config, log_level: LogLevel) -> anyhow::Result<()> {
         () = watcher.run() => {}
         () = keeper.run() => {}
         () = signals => {}
+        () = page => {}
     }
     puller.drain().await;
     tracing::info!("stopped");
@@ -120,6 +128,36 @@ async fn asked(stops: &watch::Receiver<u32>, times: u32) {
     let _ = stops.clone().wait_for(|count| *count >= times).await;
 }
 
+/// Serves the metrics for as long as it is polled, if they are wanted.
+async fn page(
+    config: &Config,
+    metrics: &Arc<Metrics>,
+    puller: &Arc<Puller>,
+    images: &Arc<Images>,
+) -> anyhow::Result<impl Future<Output = ()> + use<>> {
+    let (metrics, puller, images) = (Arc::clone(metrics), Arc::clone(puller), Arc::clone(images));
+    let listener = match config.metrics.address {
+        Some(address) => {
+            let bound = metrics::bind(address).await;
+            let listener = bound.with_context(|| format!("cannot listen on {address} (metrics.address)"))?;
+            tracing::info!("metrics are served on http://{}/metrics", listener.local_addr()?);
+            Some(listener)
+        }
+        None => None,
+    };
+    let counted = Arc::clone(&metrics);
+    let look = move || {
+        let (counted, puller, images) = (Arc::clone(&counted), Arc::clone(&puller), Arc::clone(&images));
+        async move { counted.now(puller.queue().waiting(), images.count().await) }
+    };
+    Ok(async move {
+        match listener {
+            Some(listener) => metrics::serve(listener, metrics, look).await,
+            None => std::future::pending().await,
+        }
+    })
+}
+
 fn diagnosis(config: &Config) -> Diagnosis {
     Diagnosis {
         socket: config.cri.socket.clone(),
@@ -136,6 +174,7 @@ fn puller(
     guest_pull: BTreeSet<Snapshotter>,
     containerd: &Containerd,
     node: &Node,
+    metrics: &Arc<Metrics>,
 ) -> anyhow::Result<Puller> {
     let registry = Registry::new(registry::Config {
         config_path: config.registry.config_path.clone(),
@@ -149,6 +188,7 @@ fn puller(
         range_size: config.registry.range_size.0,
         download_rate: config.registry.download_rate.map(|size| size.0),
         environment: registry::Environment::of_process(),
+        metrics: Arc::clone(metrics),
     })?;
     let fetcher = Fetcher::new(registry, config.pull.max_concurrent_downloads);
     let settings = pull::Config {
@@ -171,7 +211,7 @@ fn puller(
         check_disk: config.pull.check_disk,
         rules: config.pull.rules.iter().map(rule).collect::<Result<_, _>>()?,
     };
-    Ok(Puller::new(settings, containerd.clone(), node.clone(), fetcher))
+    Ok(Puller::new(settings, containerd.clone(), node.clone(), fetcher, Arc::clone(metrics)))
 }
 
 fn node_config(config: &config::Snapshotter) -> anyhow::Result<node::Config> {

@@ -130,7 +130,12 @@ impl Images {
         self.read(READ_WITHIN, Catalogue::images).await
     }
 
-    /// The same, each with the snapshotters that it is unpacked in.
+    /// How many there are, as far as that is known without asking anybody.
+    pub async fn count(&self) -> Option<usize> {
+        self.store.with(Duration::ZERO, |catalogue| catalogue.images().len()).await
+    }
+
+    /// The same as [`Self::list`], each with the snapshotters that it is unpacked in.
     pub async fn list_with_snapshotters(&self) -> Result<Vec<(Arc<Image>, Vec<Snapshotter>)>, Error> {
         let images = self.list().await?;
         let table = self.node.table().await?;

@@ -20,6 +20,7 @@ pub mod fetch;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod images;
+pub mod metrics;
 pub mod node;
 pub mod oci;
 pub mod priority;

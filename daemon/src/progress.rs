@@ -4,8 +4,10 @@ mod layer;
 mod meter;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 pub use layer::{Engine, Layer, LayerView, State};
 pub use meter::Meter;
@@ -30,11 +32,37 @@ pub enum Stage {
 #[derive(Debug)]
 pub struct Progress {
     meter: Arc<Meter>,
-    /// Guards the stage only.
-    stage: Mutex<Stage>,
+    /// Guards where it is and has been.
+    stage: Mutex<Stages>,
     /// Lowest first; there once the manifest is read.
     layers: OnceLock<Vec<Arc<Layer>>>,
     changes: Arc<Changes>,
+}
+
+#[derive(Debug)]
+struct Stages {
+    now: Stage,
+    since: Instant,
+    /// Those that it has left, and how long it was in them.
+    left: Vec<(Stage, Duration)>,
+}
+
+impl Default for Stages {
+    fn default() -> Self {
+        Self { now: Stage::default(), since: Instant::now(), left: Vec::new() }
+    }
+}
+
+impl Stage {
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Resolving => "resolving",
+            Self::Queued => "queued",
+            Self::Unpacking => "unpacking",
+            Self::Recording => "recording",
+        }
+    }
 }
 
 /// What is seen of a pull at one time.
@@ -77,8 +105,18 @@ impl Progress {
 
     /// Says where the pull is.
     pub fn enter(&self, stage: Stage) {
-        *self.stage() = stage;
+        let mut stages = self.stages();
+        let spent = (stages.now, stages.since.elapsed());
+        stages.left.push(spent);
+        (stages.now, stages.since) = (stage, Instant::now());
+        drop(stages);
         self.changes.tell();
+    }
+
+    /// The stages that it was in, and how long; the last one until now.
+    pub fn spent(&self) -> Vec<(Stage, Duration)> {
+        let stages = self.stages();
+        stages.left.iter().copied().chain([(stages.now, stages.since.elapsed())]).collect()
     }
 
     /// Says which layers there are, lowest first. They are said once; what a second call says is not heard.
@@ -98,7 +136,7 @@ impl Progress {
     pub fn view(&self) -> View {
         let layers = self.layers.get().map(Vec::as_slice).unwrap_or_default();
         View {
-            stage: *self.stage(),
+            stage: self.stages().now,
             wire: self.meter.bytes(),
             layers: layers.iter().map(|layer| layer.view()).collect(),
         }
@@ -109,7 +147,7 @@ impl Progress {
         self.changes.0.subscribe()
     }
 
-    fn stage(&self) -> MutexGuard<'_, Stage> {
+    fn stages(&self) -> MutexGuard<'_, Stages> {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -118,6 +156,17 @@ impl View {
     /// Bytes of all layers, compressed as the manifest counts them.
     pub fn total(&self) -> u64 {
         self.layers.iter().map(|layer| layer.size).sum()
+    }
+
+    /// Who wrote the files of its layers: `direct`, `differ`, `mixed`, or `none` if none were written.
+    pub fn engines(&self) -> &'static str {
+        let wrote = |engine| self.layers.iter().any(|layer| layer.engine == Some(engine));
+        match (wrote(Engine::Direct), wrote(Engine::Differ)) {
+            (true, false) => "direct",
+            (false, true) => "differ",
+            (true, true) => "mixed",
+            (false, false) => "none",
+        }
     }
 
     /// Bytes of the layers that need not come any more, whatever became of them: this only rises, and ends at

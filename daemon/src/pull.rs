@@ -21,6 +21,7 @@ pub mod room;
 pub mod rules;
 mod spread;
 pub mod survey;
+mod tags;
 
 use std::collections::BTreeSet;
 use std::future;
@@ -44,6 +45,7 @@ use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::leases::Collect;
 use crate::containerd::{Containerd, Snapshotter};
 use crate::fetch::{Fetcher, Source, Turns};
+use crate::metrics::{self, Metrics};
 use crate::node::Node;
 use crate::node::snapshotter::Choice;
 use crate::oci::Platform;
@@ -112,6 +114,8 @@ pub struct Puller {
     queue: Arc<Queue>,
     /// Calls that have ended.
     history: Arc<History>,
+    /// Counts them.
+    metrics: Arc<Metrics>,
     /// Image records by name: one pull at a time writes one, and knows what comes of it.
     names: Turns<String>,
     /// What keeps a pull's work from collection.
@@ -122,17 +126,25 @@ pub struct Puller {
 
 impl Puller {
     /// A puller on `containerd`.
-    pub fn new(config: Config, containerd: Containerd, node: Node, fetcher: Fetcher) -> Self {
+    pub fn new(
+        config: Config,
+        containerd: Containerd,
+        node: Node,
+        fetcher: Fetcher,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let fetcher = Arc::new(fetcher);
+        let (guest_pull, writing) = (config.guest_pull.clone(), config.writing);
         Self {
             leases: Leases::new(containerd.clone(), config.lease_lifetime),
-            unpacker: Unpacker::new(Arc::clone(&fetcher), config.guest_pull.clone(), config.writing),
+            unpacker: Unpacker::new(Arc::clone(&fetcher), guest_pull, writing, Arc::clone(&metrics)),
             containerd,
             node,
             fetcher,
             inflight: Inflight::default(),
             queue: Queue::new(config.limits),
             history: Arc::default(),
+            metrics,
             names: Turns::default(),
             config,
             platform: Platform::host(),
@@ -151,10 +163,26 @@ impl Puller {
         request: Request,
         show: impl FnOnce(&Watched),
     ) -> Result<Arc<Outcome>, Arc<Error>> {
-        let mut call = Call::begin(&request, &self.history);
+        let mut call = Call::begin(&request, &self.history, &self.metrics);
         let result = self.choose_and_join(request, &mut call, show).await;
         call.end(&result);
         result.map(|share| share.outcome)
+    }
+
+    /// Counts a call that was no request.
+    pub fn refused(&self) {
+        self.metrics.call_began();
+        self.metrics.call_ended(&metrics::Ended {
+            result: Ending::Failed(ending::Reason::Request).name(),
+            success: false,
+            snapshotter: "",
+            engine: "none",
+            tags: &[],
+            fetched: 0,
+            present: 0,
+            left: 0,
+            took: Duration::ZERO,
+        });
     }
 
     /// All pulls under way, in the order in which they began.
@@ -218,10 +246,14 @@ impl Puller {
     }
 
     async fn watched(&self, order: Order, ongoing: &Ongoing) -> Result<Outcome, Error> {
-        tokio::select! {
+        let result = tokio::select! {
             result = self.transfer(&order, ongoing) => result,
             error = self.stall(ongoing.progress.meter()) => Err(error),
+        };
+        for (stage, spent) in ongoing.progress.spent() {
+            self.metrics.phase(stage.name(), spent);
         }
+        result
     }
 
     /// Returns when what the meter counts has stood still for too long.
@@ -293,6 +325,7 @@ impl Puller {
 
         let tally =
             Tally::new(progress.meter().bytes(), &resolved, &plan, &layers, snapshotter.remote_capable);
-        Ok(Outcome { image_id: plan.image_id, records, tally })
+        let engine = progress.view().engines();
+        Ok(Outcome { image_id: plan.image_id, records, tally, engine })
     }
 }

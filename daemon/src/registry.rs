@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::metrics::Metrics;
 use crate::oci::digest::Hasher;
 use crate::oci::{Descriptor, Digest};
 
@@ -115,6 +116,8 @@ pub struct Config {
     pub download_rate: Option<u64>,
     /// Environment variables that matter here; what is not set is not there.
     pub environment: Environment,
+    /// Where what happens here is counted.
+    pub metrics: Arc<Metrics>,
 }
 
 /// What is read of the environment, as a value, so that tests can have their own. `Debug` shows the names only: a
@@ -165,6 +168,8 @@ pub struct Shared {
     logins: Logins,
     /// Which local hosts speak TLS.
     schemes: Schemes,
+    /// Counts what happens.
+    metrics: Arc<Metrics>,
     /// How hosts have done so far.
     standing: Standing,
     /// How long a body may stand still.
@@ -181,7 +186,8 @@ impl Registry {
     /// A registry house with nothing learned yet.
     pub fn new(config: Config) -> Result<Self, Error> {
         let proxies = Proxies::read(|name| config.environment.text(name)).map_err(Error::Proxy)?;
-        let wire = Arc::new(Wire::new(config.user_agent, proxies, config.response_timeout));
+        let metrics = Arc::clone(&config.metrics);
+        let wire = Arc::new(Wire::new(config.user_agent, proxies, config.response_timeout, metrics));
         wire.check().map_err(Error::Client)?;
         let access = Access::new(wire.clone());
         let programs = config.environment.0.get("PATH").cloned().unwrap_or_default();
@@ -198,6 +204,7 @@ impl Registry {
             accepted: Accepted::default(),
             logins,
             schemes: Schemes::default(),
+            metrics: config.metrics,
             standing: Standing::default(),
             stall_timeout: config.stall_timeout,
             parallel_ranges: config.parallel_ranges,
@@ -257,6 +264,8 @@ impl Registry {
             drop(open);
             match resolved {
                 Ok(resolved) => {
+                    let read = resolved.body.as_ref().map_or(0, |body| body.len() as u64);
+                    self.metrics.received_from(search.host().unwrap_or_default()).inc_by(read);
                     self.accepted.remember(repository, &resolved.target.digest, credentials, search.node());
                     search.served();
                     return Ok(resolved);

@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::{self, Containerd, Kind, Snapshotter};
 use crate::fetch::{self, Fetched, Fetcher, Place, Source, Turns, Wanted};
+use crate::metrics::Metrics;
 use crate::oci::{ChainId, Descriptor, DiffId};
 use crate::priority::Priority;
 use crate::progress::{self, Progress, State};
@@ -173,6 +174,8 @@ pub struct Unpacker {
     guest_pull: BTreeSet<Snapshotter>,
     /// By the configuration.
     writing: Writing,
+    /// Counts how long snapshotters take.
+    metrics: Arc<Metrics>,
 }
 
 /// What all layers of one pull share.
@@ -199,7 +202,12 @@ impl Context {
 
 impl Unpacker {
     /// An unpacker that gets its blobs from `fetcher`. On the snapshotters of `guest_pull` it unpacks nothing.
-    pub fn new(fetcher: Arc<Fetcher>, guest_pull: BTreeSet<Snapshotter>, writing: Writing) -> Self {
+    pub fn new(
+        fetcher: Arc<Fetcher>,
+        guest_pull: BTreeSet<Snapshotter>,
+        writing: Writing,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let processors = available_parallelism().map_or(READERS, NonZeroUsize::get);
         let readers = Arc::new(Semaphore::new(processors.clamp(READERS, MOST_READERS)));
         Self {
@@ -210,6 +218,7 @@ impl Unpacker {
             clearances: TaskTracker::new(),
             guest_pull,
             writing,
+            metrics,
         }
     }
 

@@ -15,6 +15,7 @@
 //! | `grpc_go`, `hpack` | a client that writes what grpc-go writes |
 //! | `ctr` | containerd's own client for the command line |
 //! | `drayd`, `launch`, `log` | drayd itself, in front of a containerd: the plain way, and any way; what it logs |
+//! | `drayctl`, `metrics` | drayctl as people run it; the page of metrics as Prometheus reads it |
 //! | `stage` | a bed without images, and drayd in front of it |
 //! | `throttle`, `link`, `wait` | a slow wire; a long wire; waiting with a deadline |
 //! | `scripted` | a registry that does what a script says, and images made for it |
@@ -25,6 +26,7 @@ pub mod crane;
 pub mod cri;
 pub mod ctr;
 mod difference;
+pub mod drayctl;
 pub mod drayd;
 pub mod grpc_go;
 pub mod hpack;
@@ -33,6 +35,7 @@ pub mod launch;
 pub mod layer;
 pub mod link;
 pub mod log;
+pub mod metrics;
 pub mod peers;
 pub mod place;
 pub mod probe;

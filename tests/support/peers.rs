@@ -55,6 +55,11 @@ pub fn cache() -> PathBuf {
     env::var_os("DRAYD_TEST_CACHE").map_or_else(|| PathBuf::from("/var/cache/drayd-test"), PathBuf::from)
 }
 
+/// Prometheus, which reads drayd's metrics.
+pub fn prometheus() -> Result<PathBuf> {
+    program("prometheus-2.42/usr/bin/prometheus")
+}
+
 /// The directory with containerd and its shim, for the `PATH` of a containerd.
 pub fn containerd_directory(release: Release) -> Result<PathBuf> {
     program(&format!("containerd-{release}/usr/bin/containerd"))

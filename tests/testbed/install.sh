@@ -22,6 +22,7 @@ needs=(
     mkfs.ext4                            e2fsprogs
     ip                                   iproute2
     tc                                   iproute2
+    script                               bsdutils
 )
 
 # A package that may carry a service of the same name.

@@ -17,6 +17,7 @@ wanted=(
     "containerd        2.1  2.1.9  forky    usr/bin/containerd"
     "nydus-snapshotter 0.13 0.13.4 forky    usr/bin/containerd-nydus-grpc"
     "crane             0.20 0.20.7 forky    usr/bin/crane"
+    "prometheus        2.42 2.42.0 bookworm usr/bin/prometheus"
     # Not installed, because every containerd on this machine would find them and inflate by them.
     "pigz              2.8  2.8    trixie   usr/bin/unpigz"
     "isal              2.31 2.31.1 forky    usr/bin/igzip libisal2"

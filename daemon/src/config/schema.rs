@@ -148,6 +148,8 @@ mod tests {
                 "unpack.keep_layers",
                 "unpack.sync",
                 "metrics.address",
+                "metrics.tag_keys",
+                "metrics.tag_values",
                 "log.level",
                 "log.format",
             ]

@@ -60,6 +60,7 @@ impl ImageService for ImageEndpoint {
     ) -> Result<Response<PullImageResponse>, Status> {
         let request = convert::pull_request(request.into_inner()).map_err(|error| {
             let refused = status::of_convert(&error);
+            self.puller.refused();
             tracing::error!("PullImage refused: {}", refused.message());
             refused
         })?;

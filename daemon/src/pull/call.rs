@@ -11,8 +11,10 @@ use super::inflight::Share;
 use super::plan::Plan;
 use super::request::Request;
 use super::resolve::Resolved;
+use super::tags;
 use crate::cause::chain;
 use crate::fetch::Fetched;
+use crate::metrics::{self, Metrics};
 use crate::node::snapshotter::{Choice, Reason};
 use crate::oci::Digest;
 use crate::unpack::LayerOutcome;
@@ -26,6 +28,8 @@ pub struct Outcome {
     pub records: Vec<String>,
     /// Where its bytes came from.
     pub tally: Tally,
+    /// Who wrote its files, in a word.
+    pub engine: &'static str,
 }
 
 /// Bytes of one image, as its manifests count them, by what became of them.
@@ -74,8 +78,11 @@ impl Tally {
 /// One call, from its first line to its last. Dropped without an end, its caller left.
 pub(super) struct Call {
     history: Arc<History>,
+    metrics: Arc<Metrics>,
     reference: String,
     pod: String,
+    /// What it wants to be counted by.
+    tags: Vec<(String, String)>,
     started: Instant,
     snapshotter: String,
     /// A runtime handler that the request names and that does not count.
@@ -84,13 +91,21 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn begin(request: &Request, history: &Arc<History>) -> Self {
+    pub(super) fn begin(request: &Request, history: &Arc<History>, metrics: &Arc<Metrics>) -> Self {
+        metrics.call_began();
         let pod =
             request.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();
         Self {
             history: Arc::clone(history),
+            metrics: Arc::clone(metrics),
             reference: request.reference.to_string(),
             pod,
+            tags: request
+                .metadata
+                .annotations
+                .get(tags::ANNOTATION)
+                .map(|it| tags::read(it))
+                .unwrap_or_default(),
             started: Instant::now(),
             snapshotter: String::new(),
             overridden: request.overridden.clone(),
@@ -121,6 +136,7 @@ impl Call {
         tracing::info!(
             runtime_handler = choice.handler,
             pod = self.pod,
+            tags = tags::written(&self.tags),
             reason = %choice.reason,
             "PullImage \"{reference}\" with snapshotter {snapshotter}"
         );
@@ -140,11 +156,14 @@ impl Call {
                     (false, 0) => (Ending::Present, "already present, 0 bytes fetched".to_owned()),
                     (false, _) => (Ending::Fetched, format!("{fetched} bytes fetched")),
                 };
-                self.account(ending, fetched, None);
+                let Tally { present, left, .. } = if *joined { Tally::default() } else { outcome.tally };
+                let engine = if fetched > 0 { outcome.engine } else { "none" };
+                self.account(ending, engine, Tally { fetched, present, left }, None);
                 tracing::info!(
                     image_id = %outcome.image_id,
                     snapshotter = self.snapshotter,
                     pod = self.pod,
+                    tags = tags::written(&self.tags),
                     bytes_fetched = fetched,
                     bytes_present = outcome.tally.present,
                     bytes_left_to_snapshotter = outcome.tally.left,
@@ -155,10 +174,11 @@ impl Call {
             }
             Err(error) => {
                 let cause = chain(error.as_ref());
-                self.account(Ending::of_error(error), 0, Some(&cause));
+                self.account(Ending::of_error(error), "none", Tally::default(), Some(&cause));
                 tracing::error!(
                     snapshotter = self.snapshotter,
                     pod = self.pod,
+                    tags = tags::written(&self.tags),
                     seconds,
                     "PullImage \"{reference}\" failed: {cause}"
                 );
@@ -168,16 +188,28 @@ impl Call {
 }
 
 impl Call {
-    fn account(&self, ending: Ending, bytes: u64, failure: Option<&str>) {
+    fn account(&self, ending: Ending, engine: &'static str, tally: Tally, failure: Option<&str>) {
         let (reference, snapshotter) = (self.reference.as_str(), self.snapshotter.as_str());
-        self.history.add(history::Ended { reference, snapshotter, ending, bytes, failure });
+        let Tally { fetched, present, left } = tally;
+        self.history.add(history::Ended { reference, snapshotter, ending, bytes: fetched, failure });
+        self.metrics.call_ended(&metrics::Ended {
+            result: ending.name(),
+            success: ending.is_success(),
+            snapshotter,
+            engine,
+            tags: &self.tags,
+            fetched,
+            present,
+            left,
+            took: self.started.elapsed(),
+        });
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
         if !self.ended {
-            self.account(Ending::GivenUp, 0, None);
+            self.account(Ending::GivenUp, "none", Tally::default(), None);
             let (reference, seconds) = (&self.reference, self.started.elapsed().as_secs_f64());
             tracing::info!(
                 snapshotter = self.snapshotter,

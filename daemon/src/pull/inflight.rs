@@ -256,7 +256,12 @@ mod tests {
     }
 
     fn outcome() -> Outcome {
-        Outcome { image_id: Digest::of(b"config"), records: Vec::new(), tally: Tally::default() }
+        Outcome {
+            image_id: Digest::of(b"config"),
+            records: Vec::new(),
+            tally: Tally::default(),
+            engine: "none",
+        }
     }
 
     #[tokio::test]

@@ -5,12 +5,12 @@ use tokio::time::{Duration, Instant, sleep, sleep_until};
 
 use super::credentials::Credentials;
 use super::credentials_file::CredentialsFile;
-use super::error::{Attempt, Error, is_final};
+use super::error::{Attempt, Error, Kind, is_final};
 use super::failure::Failure;
 use super::hosts::Host;
 use super::retry::{self, Retry};
 use super::session::Session;
-use super::{Registry, Repository};
+use super::{Registry, Repository, Shared};
 
 /// Those who wait for the same host to take requests again come back within this long of each other.
 const SPREAD: Duration = Duration::from_millis(500);
@@ -103,7 +103,10 @@ impl<'a> Search<'a> {
                 Err(failure) => self.failed(failure),
             }
         };
-        let host = &self.candidates[self.current].host;
+        let Candidate { host, tries, .. } = &self.candidates[self.current];
+        if *tries > 0 {
+            self.registry.metrics.retried(&host.authority);
+        }
         Some(self.registry.session(host, self.repository, &self.node, chosen))
     }
 
@@ -114,6 +117,7 @@ impl<'a> Search<'a> {
         self.registry.standing.served(&current.host.authority);
         // Those before it failed, which no error tells then.
         for attempt in self.attempts() {
+            self.registry.metrics.passed_over(&attempt.host);
             tracing::debug!(%attempt, "host passed over");
         }
     }
@@ -206,7 +210,10 @@ impl<'a> Search<'a> {
 
     fn note(&self, failure: &Failure) {
         let Some(Candidate { host, .. }) = self.candidates.get(self.current) else { return };
-        let standing = &self.registry.standing;
+        let Shared { standing, metrics, .. } = &**self.registry;
+        if failure.kind() == Kind::RateLimited {
+            metrics.rate_limited(&host.authority);
+        }
         standing.failed(&host.authority, &self.repository.path, self.credentials, self.asked, failure);
     }
 

@@ -40,6 +40,7 @@ fn config() -> Config {
         range_size: 8 << 20,
         download_rate: None,
         environment: Environment::default(),
+        metrics: Arc::default(),
     }
 }
 

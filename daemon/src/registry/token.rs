@@ -53,6 +53,7 @@ impl Order {
             let mut form_headers = own_headers;
             form_headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
             let url = self.realm.clone();
+            wire.metrics.token_requested();
             match wire.send(request(Method::POST, url, form_headers, Some(form), &transport)).await {
                 Ok(answer) if !refuses_form(answer.response.status()) => return self.read(answer).await,
                 // Refused, or redirected without end or to nowhere.
@@ -63,6 +64,7 @@ impl Order {
                 headers.insert(AUTHORIZATION, value);
             }
         }
+        wire.metrics.token_requested();
         let answer = wire.send(request(Method::GET, self.query(), headers, None, &transport)).await?;
         self.read(answer).await
     }

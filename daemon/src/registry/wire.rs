@@ -2,7 +2,7 @@
 //! hand, and the deadlines. Knows neither tokens nor registries; keeps what is for one origin away from any other.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use super::retry_after;
 use super::secret::Secret;
 use super::tls::Tls;
 use super::{token, tunnel};
+use crate::metrics::Metrics;
 
 /// How long a whole small document may take: at the limit of a manifest's size this is still below 150 KiB/s.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -80,6 +81,7 @@ pub(super) struct Wire {
     /// How long a host that is connected to may take for the headers of its answer.
     response_timeout: Duration,
     proxies: Proxies,
+    pub(super) metrics: Arc<Metrics>,
     /// Guards the clients by their settings. Each holds its own pool, so they are shared and never built twice.
     clients: Mutex<HashMap<Transport, Client>>,
 }
@@ -96,8 +98,13 @@ pub enum ClientError {
 }
 
 impl Wire {
-    pub(super) fn new(user_agent: String, proxies: Proxies, response_timeout: Duration) -> Self {
-        Self { user_agent, proxies, response_timeout, clients: Mutex::default() }
+    pub(super) fn new(
+        user_agent: String,
+        proxies: Proxies,
+        response_timeout: Duration,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { user_agent, proxies, response_timeout, metrics, clients: Mutex::default() }
     }
 
     /// Builds a first client, so that a node without usable system certificates shows it at start.

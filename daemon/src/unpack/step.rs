@@ -1,6 +1,7 @@
 //! The work on one layer: asked of the snapshotter, filled, proved and committed.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use tokio_util::task::TaskTracker;
 
@@ -14,6 +15,7 @@ use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::snapshots::{Committed, Prepared, Snapshots};
 use crate::containerd::{self, Mount, labels};
 use crate::fetch::{Fetched, Fetcher};
+use crate::metrics::Metrics;
 use crate::oci::DiffId;
 use crate::progress::{self, State};
 
@@ -61,6 +63,7 @@ pub(super) struct Step<'a> {
     writing: Writing,
     fetcher: &'a Fetcher,
     clearances: &'a TaskTracker,
+    metrics: &'a Metrics,
     snapshots: Snapshots,
 }
 
@@ -74,9 +77,21 @@ impl<'a> Step<'a> {
     ) -> Self {
         let snapshots = context.containerd.snapshots(&snapshotter.name);
         let guest_pull = unpacker.guest_pull.contains(&snapshotter.name);
-        let Unpacker { keys, clearances, writing, fetcher, .. } = unpacker;
+        let Unpacker { keys, clearances, writing, fetcher, metrics, .. } = unpacker;
         let writing = *writing;
-        Self { context, snapshotter, guest_pull, layer, told, keys, writing, fetcher, clearances, snapshots }
+        Self {
+            context,
+            snapshotter,
+            guest_pull,
+            layer,
+            told,
+            keys,
+            writing,
+            fetcher,
+            clearances,
+            metrics,
+            snapshots,
+        }
     }
 
     /// Asks the snapshotter for the layer. Always a prepare, never a stat alone: a remote snapshotter takes a layer over
@@ -84,8 +99,10 @@ impl<'a> Step<'a> {
     pub(super) async fn prepare(&self) -> Result<Found, Error> {
         for _ in 0..PREPARE_ATTEMPTS {
             let key = self.keys.next(&self.layer.chain_id);
+            let began = Instant::now();
             let prepared =
                 self.snapshots.prepare(&key, self.layer.parent.as_ref(), self.layer.labels.clone()).await;
+            self.metrics.prepared(self.snapshotter.name.as_str(), began.elapsed());
             match prepared.map_err(|source| self.failed(source))? {
                 Prepared::Active(_) if self.guest_pull => {
                     abandon(&self.snapshots, &key).await;

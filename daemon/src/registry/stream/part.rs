@@ -10,6 +10,7 @@ use tokio::time::{Duration, Instant, timeout};
 
 use super::elsewhere::Elsewhere;
 use super::subject;
+use crate::metrics::Counter;
 use crate::oci::Descriptor;
 use crate::registry::blob::{self, Blob, Want};
 use crate::registry::credentials::Credentials;
@@ -96,6 +97,8 @@ struct Body {
     foreign: bool,
     /// Waiting for it is no stall of the host.
     allowance: Allowance,
+    /// Counts what comes of the host.
+    counter: Counter,
     /// Of its next byte; behind the stream's where a host did not start at the offset it was asked for.
     at: u64,
     /// The stream's position when it was opened.
@@ -143,6 +146,7 @@ impl<'a> Part<'a> {
             match read {
                 Ok(bytes) => {
                     body.allowance.spend(bytes.len());
+                    body.counter.inc_by(bytes.len() as u64);
                     self.came.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     let bytes = body.new_part(bytes, self.position, self.end);
                     if !bytes.is_empty() {
@@ -250,7 +254,9 @@ impl<'a> Part<'a> {
     fn begin(&mut self, blob: Blob, foreign: bool) {
         self.repeated |= blob.offset < self.position;
         let allowance = Allowance::new(Arc::clone(&self.whole.registry.rate));
-        self.body = Some(Body::new(blob, foreign, self.position, allowance));
+        let host = self.host().unwrap_or(&self.whole.repository.domain);
+        let counter = self.whole.registry.metrics.received_from(host);
+        self.body = Some(Body::new(blob, foreign, self.position, allowance, counter));
     }
 
     /// Settles who goes on after a body broke.
@@ -304,12 +310,13 @@ impl<'a> Part<'a> {
 }
 
 impl Body {
-    fn new(blob: Blob, foreign: bool, position: u64, allowance: Allowance) -> Self {
+    fn new(blob: Blob, foreign: bool, position: u64, allowance: Allowance, counter: Counter) -> Self {
         Self {
             at: blob.offset,
             blob,
             foreign,
             allowance,
+            counter,
             opened: position,
             recent: 0,
             waited: Duration::ZERO,
