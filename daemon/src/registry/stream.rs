@@ -27,6 +27,9 @@ use pace::Pace;
 use part::{Came, Part, Whole};
 use window::Window;
 
+/// Ranges that must be left for a body to be cut that was to be read to its end.
+const WORTH_A_CUT: u64 = 4;
+
 /// The bytes of a blob from an offset on.
 ///
 /// The first request of a host that is not known to serve ranges asks for none, and is a part like those that are read
@@ -193,7 +196,11 @@ impl<'a> Stream<'a> {
         match self.head.serves_ranges() {
             Some(true) => {
                 if self.first.is_none() {
-                    self.first = self.leave_for_a_part_behind(self.head.position);
+                    // Where the connection is left it was at its fastest: only much that is left is worth another one.
+                    let left = self.whole.descriptor.size - self.head.position;
+                    self.first = (left > WORTH_A_CUT * self.range)
+                        .then(|| self.leave_for_a_part_behind(self.head.position))
+                        .flatten();
                     if self.first.is_none() {
                         return;
                     }
