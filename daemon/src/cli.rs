@@ -82,16 +82,21 @@ fn exit_code(error: &anyhow::Error) -> u8 {
 fn serve(file: &ConfigFile) -> anyhow::Result<ExitCode> {
     one_arena::ensure();
     let config = Config::load(file.path.as_deref())?;
-    let level = telemetry::init(&config.log)?;
-    for warning in config::warnings(&config) {
-        tracing::warn!("{warning}");
-    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the worker threads")?;
+    let _within = runtime.enter();
+    let (level, export) = telemetry::init(&config.log, &config.traces)?;
+    for warning in config::warnings(&config) {
+        tracing::warn!("{warning}");
+    }
     // From here on standard error belongs to the log.
-    Ok(runtime.block_on(daemon::run(config, log_level(level))).map_or_else(
+    let done = runtime.block_on(daemon::run(config, log_level(level)));
+    if let Some(export) = export {
+        export.end();
+    }
+    Ok(done.map_or_else(
         |error| {
             tracing::error!("{error:#}");
             ExitCode::FAILURE

@@ -4,6 +4,7 @@
 
 mod authority;
 mod duration;
+mod endpoint;
 mod identifier;
 mod lifetime;
 mod limit;
@@ -29,6 +30,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use authority::Authority;
+pub use endpoint::Endpoint;
 pub use identifier::Identifier;
 pub use lifetime::Lifetime;
 pub use problem::{ConfigError, Fault, Hint, Problem};
@@ -62,6 +64,8 @@ pub struct Config {
     pub unpack: Unpack,
     /// Metrics for Prometheus.
     pub metrics: Metrics,
+    /// Traces for a collector.
+    pub traces: Traces,
     /// The log of the daemon.
     pub log: Log,
 }
@@ -406,7 +410,7 @@ pub struct Metrics {
     /// Tags that become labels of the pulls, as `tag_KEY`: keys of the pairs that a sandbox's annotation
     /// `io.kubernetes.image.metrics.tags` has (`app=foo,team=x`). Pairs of other keys are only logged.
     pub tag_keys: Vec<String>,
-    /// How many values of each such tag are counted on their own; those that come later are counted as `other`.
+    /// How many combinations of their values are counted on their own; what comes later is counted as `other`.
     pub tag_values: usize,
 }
 
@@ -414,6 +418,18 @@ impl Default for Metrics {
     fn default() -> Self {
         Self { address: None, tag_keys: Vec::new(), tag_values: 50 }
     }
+}
+
+/// `[traces]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Traces {
+    /// The collector that the spans of pulls are sent to, by OTLP over gRPC: `http://HOST:PORT`, such as
+    /// `http://127.0.0.1:4317`; empty is off. A pull is part of its caller's trace if the request has a `traceparent`, and
+    /// containerd's part of the pull is part of it, too.
+    #[serde(with = "written")]
+    #[schemars(with = "String")]
+    pub endpoint: Option<Endpoint>,
 }
 
 /// `[log]`

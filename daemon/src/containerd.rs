@@ -21,6 +21,8 @@ use tokio::net::UnixStream;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint, Uri};
 
+use crate::trace;
+
 pub use containerd_client::types::Mount;
 pub use error::{Error, Kind};
 pub use leases::{CurrentLease, Lease};
@@ -118,6 +120,11 @@ impl Containerd {
         request.metadata_mut().insert("containerd-namespace", self.namespace.clone());
         if let Some(lease) = &self.lease {
             request.metadata_mut().insert("containerd-lease", lease.header());
+        }
+        for (name, value) in trace::headers() {
+            if let Ok(value) = value.parse() {
+                request.metadata_mut().insert(name, value);
+            }
         }
         request
     }

@@ -128,6 +128,9 @@ struct Wanted {
     /// The runtime handler of the pods that it is for
     #[arg(long, value_name = "HANDLER", default_value = "")]
     runtime_handler: String,
+    /// The Kubernetes namespace of those pods
+    #[arg(long, value_name = "NAMESPACE", default_value = "")]
+    namespace: String,
     /// An annotation as the pod's sandbox would have it; may be given several times
     #[arg(long = "annotation", value_name = "KEY=VALUE")]
     annotations: Vec<Pair>,
@@ -222,16 +225,16 @@ impl CommandLine {
                 let request = WatchRequest { id: id.unwrap_or_default(), interval_ms: 0 };
                 let messages = drayd.watch(request).await?.into_inner();
                 let last = show(messages, json, id.is_some()).await?;
-                ended(last.filter(|_| id.is_some()))
+                if id.is_some() { ended(last) } else { Err(Error::Lost) }
             }
             Command::Cancel { id } => {
                 let cancelled = drayd.cancel(CancelRequest { id }).await?.into_inner();
                 print(&format!("cancelled the pull of {}\n", cancelled.reference))
             }
             Command::Explain { wanted, json } => {
-                let Wanted { image, runtime_handler, annotations, labels } = wanted;
+                let Wanted { image, runtime_handler, namespace: pod_namespace, annotations, labels } = wanted;
                 let (annotations, labels) = (pairs(annotations), pairs(labels));
-                let request = ExplainRequest { image, runtime_handler, annotations, labels };
+                let request = ExplainRequest { image, runtime_handler, annotations, labels, pod_namespace };
                 let explained = drayd.explain(request).await?.into_inner();
                 one(json, &explained, || text::explanation(&explained))
             }
@@ -269,9 +272,9 @@ impl CommandLine {
 }
 
 async fn pull(drayd: &mut DrayClient<Channel>, wanted: Wanted, json: Json) -> Result<(), Error> {
-    let Wanted { image, runtime_handler, annotations, labels } = wanted;
+    let Wanted { image, runtime_handler, namespace: pod_namespace, annotations, labels } = wanted;
     let (annotations, labels) = (pairs(annotations), pairs(labels));
-    let request = PullRequest { image, runtime_handler, annotations, labels, interval_ms: 0 };
+    let request = PullRequest { image, runtime_handler, annotations, labels, interval_ms: 0, pod_namespace };
     let messages = drayd.pull(request).await?.into_inner();
     ended(show(messages, json, true).await?)
 }
@@ -294,9 +297,9 @@ async fn show(
 /// Whether the pull that was looked at has ended in an image; the display has said so.
 fn ended(last: Option<PullProgress>) -> Result<(), Error> {
     match last.map(|message| message.ended) {
-        Some(Some(ended)) if !ended.success => Err(Error::Shown),
-        Some(None) => Err(Error::Lost),
-        _ => Ok(()),
+        Some(Some(ended)) if ended.success => Ok(()),
+        Some(Some(_)) => Err(Error::Shown),
+        Some(None) | None => Err(Error::Lost),
     }
 }
 

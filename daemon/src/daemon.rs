@@ -43,10 +43,20 @@ pub async fn run(config: Config, log_level: LogLevel) -> anyhow::Result<()> {
         "cri.socket and containerd.address are both {}: give drayd a socket of its own",
         config.cri.socket.display()
     );
+    anyhow::ensure!(
+        config.api.socket != config.containerd.address,
+        "api.socket and containerd.address are both {}: give drayd a socket of its own",
+        config.api.socket.display()
+    );
     let containerd = Containerd::new(&config.containerd.address, config.containerd.namespace.as_str())?;
     let (node, watcher) = Node::new(node_config(&config.snapshotter)?, containerd.clone());
     let guest_pull: BTreeSet<_> =
         config.snapshotter.guest_pull.iter().map(snapshotter).collect::<Result<_, _>>()?;
+    let labels: BTreeSet<_> = config.metrics.tag_keys.iter().map(|key| metrics::label_of(key)).collect();
+    anyhow::ensure!(
+        labels.len() == config.metrics.tag_keys.len(),
+        "two keys of metrics.tag_keys become the same label: only letters, digits and underscores tell them apart"
+    );
     let metrics = Arc::new(Metrics::new(&metrics::Config {
         tag_keys: config.metrics.tag_keys.clone(),
         tag_values: config.metrics.tag_values,

@@ -3,6 +3,7 @@
 //! an image needs.
 
 mod document;
+mod fetching;
 mod pass;
 mod recent;
 pub mod slots;
@@ -25,6 +26,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::containerd::content::{Ingest, Opened};
+use fetching::Fetching;
 use pass::Pass;
 use recent::Recent;
 
@@ -116,6 +118,8 @@ pub struct Fetcher {
     slots: Arc<Slots>,
     /// One transfer per digest; whoever comes second finds the blob present.
     turns: Turns<Digest>,
+    /// Whose turns they are.
+    fetching: Fetching,
     /// Listeners, over all pulls.
     taps: Arc<Semaphore>,
     /// Documents between their download and their place in the content store.
@@ -130,6 +134,7 @@ impl Fetcher {
             registry,
             slots: Slots::new(max_concurrent_downloads),
             turns: Turns::default(),
+            fetching: Fetching::default(),
             taps: Arc::new(Semaphore::new(TAPS)),
             recent: Recent::default(),
         }
@@ -158,8 +163,10 @@ impl Fetcher {
             turn
         } else {
             wanted.place.step_aside();
+            self.fetching.raise(digest, wanted.place.priority().level());
             self.turns.take(digest.clone()).await
         };
+        let _fetching = self.fetching.enter(digest, wanted.place.priority());
         let registry = self.registry.counting(wanted.meter.requests());
         let audience = listen.map(|listen| Audience { taps: &self.taps, listen });
         Transfer { registry: &registry, containerd, wanted }.run(audience).await
@@ -181,6 +188,7 @@ impl Fetcher {
         }
         wanted.place.open().await;
         let Ok(permit) = Arc::clone(&self.taps).try_acquire_owned() else { return Ok(false) };
+        let _fetching = self.fetching.enter(digest, wanted.place.priority());
         let registry = self.registry.counting(wanted.meter.requests());
         Pass { registry: &registry, wanted }.run(listen(permit)).await
     }
@@ -232,7 +240,7 @@ async fn open(
 
 /// The ingest ref that containerd's own puller uses for the same blob, so that the two never write it twice at once
 /// and continue each other's work (`remotes.MakeRefKey`).
-fn ingest_reference(blob: &Descriptor) -> String {
+pub(crate) fn ingest_reference(blob: &Descriptor) -> String {
     let kind = match blob.kind() {
         Kind::Index => "index",
         Kind::Manifest => "manifest",

@@ -29,4 +29,5 @@ pub mod pull;
 pub mod registry;
 pub mod socket;
 pub mod telemetry;
+pub mod trace;
 pub mod unpack;

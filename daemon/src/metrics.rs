@@ -5,7 +5,6 @@ mod bounded;
 mod process;
 mod serve;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
@@ -31,7 +30,7 @@ const OTHER: &str = "other";
 pub struct Config {
     /// Keys of metadata tags that become labels of pulls.
     pub tag_keys: Vec<String>,
-    /// Values of each with a series of their own; 0 is none.
+    /// Combinations of their values with series of their own; 0 is none.
     pub tag_values: usize,
 }
 
@@ -56,7 +55,9 @@ pub struct Metrics {
     cri_in_progress: Gauge,
     cri_throughput: Histogram,
     hosts: Bounded,
-    tags: BTreeMap<String, Bounded>,
+    /// Keys, each with its label.
+    tags: Vec<(String, String)>,
+    combinations: Bounded,
 }
 
 /// A pull call that has ended.
@@ -124,7 +125,6 @@ impl Metrics {
                 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0,
             ])
         };
-        let tags = config.tag_keys.iter().map(|key| (key.clone(), Bounded::new(config.tag_values)));
         let mut metrics = Self {
             registry: Registry::default(),
             pulls: Family::default(),
@@ -145,7 +145,8 @@ impl Metrics {
             // Those of the Go client, as containerd has them.
             cri_throughput: Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]),
             hosts: Bounded::new(HOSTS),
-            tags: tags.collect(),
+            tags: config.tag_keys.iter().map(|key| (key.clone(), label_of(key))).collect(),
+            combinations: Bounded::new(config.tag_values),
         };
         metrics.register();
         metrics
@@ -222,17 +223,13 @@ impl Metrics {
     pub fn call_ended(&self, ended: &Ended<'_>) {
         self.in_progress.dec();
         self.cri_in_progress.dec();
-        let tag = |(key, bounded): (&String, &Bounded)| {
-            let value = ended.tags.iter().find(|(tag, _)| tag == key).map_or("", |(_, value)| value);
-            (label_of(key), bounded.admit(value))
-        };
         let labels = PullLabels {
             fixed: Labels([
                 ("result", ended.result.into()),
                 ("snapshotter", ended.snapshotter.into()),
                 ("engine", ended.engine.into()),
             ]),
-            tags: self.tags.iter().map(tag).collect(),
+            tags: self.labels_of(ended.tags),
         };
         self.pulls.get_or_create(&labels).inc();
         self.present.inc_by(ended.present);
@@ -301,13 +298,27 @@ impl Metrics {
         text
     }
 
+    /// The labels of a request's tags: all of them as they are, or all as others.
+    fn labels_of(&self, tags: &[(String, String)]) -> Vec<(String, String)> {
+        let value =
+            |key: &str| tags.iter().find(|(tag, _)| tag == key).map_or("", |(_, value)| value.as_str());
+        let values: Vec<&str> = self.tags.iter().map(|(key, _)| value(key)).collect();
+        let combination =
+            if values.iter().all(|value| value.is_empty()) { String::new() } else { values.join("\0") };
+        let counts = self.combinations.admit(&combination) == combination;
+        let labelled = self.tags.iter().zip(values);
+        labelled
+            .map(|((_, label), value)| (label.clone(), if counts { value } else { OTHER }.to_owned()))
+            .collect()
+    }
+
     fn host(&self, host: &str) -> Labels<1> {
         Labels([("host", self.hosts.admit(host))])
     }
 }
 
-/// The label of a tag. Whatever is no letter, digit or underscore in its key becomes an underscore.
-fn label_of(key: &str) -> String {
+/// The label of a tag key. Whatever is no letter, digit or underscore in its key becomes an underscore.
+pub fn label_of(key: &str) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     format!("tag_{}", key.chars().map(legal).collect::<String>())
 }
@@ -381,7 +392,7 @@ mod tests {
         }
         let pulls = lines(&metrics, "drayd_pulls_total");
         assert_eq!(pulls.len(), 3, "{pulls:?}");
-        let other = "tag_app=\"other\",tag_k8s_io_team=\"\"} 998";
+        let other = "tag_app=\"other\",tag_k8s_io_team=\"other\"} 998";
         assert!(pulls.iter().any(|line| line.ends_with(other)), "{pulls:?}");
         assert!(pulls.iter().any(|line| line.contains("tag_app=\"a\\\"0\\n\"")), "{pulls:?}");
         assert!(!metrics.text().contains("secret"));

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
+use tracing::Instrument as _;
 
 pub use call::Outcome;
 pub use ending::Ending;
@@ -49,8 +50,9 @@ use crate::metrics::{self, Metrics};
 use crate::node::Node;
 use crate::node::snapshotter::Choice;
 use crate::oci::Platform;
-use crate::progress::{Meter, Stage};
+use crate::progress::{Meter, Progress, Stage};
 use crate::registry::{Registry, Repository};
+use crate::trace;
 use crate::unpack::{Context, Unpacker, Writing};
 use call::{Call, Tally};
 use inflight::{Inflight, Share};
@@ -97,6 +99,20 @@ struct Order {
     sandbox: Option<bool>,
     /// Where else pods run, and so need the image of their sandboxes.
     elsewhere: Vec<LoadedSnapshotter>,
+}
+
+/// Counts the time of a pull in each phase when it is dropped.
+struct Phases<'a> {
+    progress: &'a Progress,
+    metrics: &'a Metrics,
+}
+
+impl Drop for Phases<'_> {
+    fn drop(&mut self) {
+        for (stage, spent) in self.progress.spent() {
+            self.metrics.phase(stage.name(), spent);
+        }
+    }
 }
 
 /// Pulls images into one containerd.
@@ -163,8 +179,9 @@ impl Puller {
         request: Request,
         show: impl FnOnce(&Watched),
     ) -> Result<Arc<Outcome>, Arc<Error>> {
-        let mut call = Call::begin(&request, &self.history, &self.metrics);
-        let result = self.choose_and_join(request, &mut call, show).await;
+        let span = trace::call(&request.caller, &request.reference.to_string());
+        let mut call = Call::begin(&request, &self.history, &self.metrics, &span);
+        let result = self.choose_and_join(request, &mut call, show).instrument(span).await;
         call.end(&result);
         result.map(|share| share.outcome)
     }
@@ -210,8 +227,12 @@ impl Puller {
         &self.history
     }
 
-    /// Waits until no pull is under way and their leases are gone.
+    /// Ends what is still under way, and waits until no pull is and their leases are gone.
     pub async fn drain(&self) {
+        // Connections of clients may outlive the listener, and hold their pulls.
+        for watched in self.ongoing() {
+            watched.ongoing.leave();
+        }
         self.inflight.drain().await;
         self.unpacker.drain().await;
         self.leases.drain().await;
@@ -235,7 +256,9 @@ impl Puller {
         let (credentials, pod) = (request.credentials.clone(), request.pod.clone());
         let (puller, order) =
             (Arc::clone(self), Order { request, choice: choice.clone(), sandbox, elsewhere });
-        let work = |ongoing: Arc<Ongoing>| async move { puller.watched(order, &ongoing).await };
+        let work = |ongoing: Arc<Ongoing>| {
+            async move { puller.watched(order, &ongoing).await }.instrument(trace::stage("pull"))
+        };
         let seat = self.inflight.sit(reference, &choice, credentials, decision.level, pod, work);
         if seat.has_joined() {
             // It may be more urgent now.
@@ -246,14 +269,12 @@ impl Puller {
     }
 
     async fn watched(&self, order: Order, ongoing: &Ongoing) -> Result<Outcome, Error> {
-        let result = tokio::select! {
+        // Dropped with this, so that the time of pulls that are given up counts, too.
+        let _phases = Phases { progress: &ongoing.progress, metrics: &self.metrics };
+        tokio::select! {
             result = self.transfer(&order, ongoing) => result,
             error = self.stall(ongoing.progress.meter()) => Err(error),
-        };
-        for (stage, spent) in ongoing.progress.spent() {
-            self.metrics.phase(stage.name(), spent);
         }
-        result
     }
 
     /// Returns when what the meter counts has stood still for too long.
@@ -275,9 +296,11 @@ impl Puller {
         } else {
             resolve::known(&self.fetcher, &self.containerd, &source, reference).await?
         };
-        let named = match known {
-            Some(named) => named,
-            None => resolve::name(&self.fetcher, &source, reference, progress.meter()).await?,
+        let named = if let Some(named) = known {
+            named
+        } else {
+            let name = resolve::name(&self.fetcher, &source, reference, progress.meter());
+            name.instrument(trace::stage("resolve")).await?
         };
         let held = self.leases.hold(&reference.to_string()).await;
         let mut held =
@@ -308,17 +331,22 @@ impl Puller {
         named: Named,
     ) -> Result<Outcome, Error> {
         let (reference, snapshotter) = (&order.request.reference, &order.choice.snapshotter);
-        let resolved = resolve::resolve(&self.fetcher, context, reference, named, &self.platform).await?;
+        let resolved = resolve::resolve(&self.fetcher, context, reference, named, &self.platform);
+        let resolved = resolved.instrument(trace::stage("documents")).await?;
         let plan = Plan::new(reference, &resolved)?;
         let progress = &context.progress;
         progress.plan(plan.layers.iter().map(|layer| &layer.blob));
-        let admitted = self.admit(ongoing, &context.containerd, snapshotter, &plan).await?;
+        let admitted = self.admit(ongoing, &context.containerd, snapshotter, &plan);
+        let admitted = admitted.instrument(trace::stage("admit")).await?;
         progress.enter(Stage::Unpacking);
-        let layers = self.unpacker.unpack(context, snapshotter, &plan.layers).await.map_err(Error::Unpack)?;
+        let layers = self.unpacker.unpack(context, snapshotter, &plan.layers);
+        let layers = layers.instrument(trace::stage("unpack")).await.map_err(Error::Unpack)?;
         drop(admitted);
         progress.enter(Stage::Recording);
         let Recorded { names: records, shown } =
-            record::record(&self.names, context, order, &resolved, &plan).await?;
+            record::record(&self.names, context, order, &resolved, &plan)
+                .instrument(trace::stage("record"))
+                .await?;
         if order.sandbox.unwrap_or(shown.pinned) {
             self.spread(order, context, &plan).await;
         }

@@ -14,17 +14,27 @@ use tracing::level_filters::LevelFilter;
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::Layered;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{Layer, Registry, reload};
 
-use crate::config::{Format, Level, Log};
+use crate::config::{Format, Level, Log, Traces};
+use crate::trace::{self, Export, ExportError};
 use line::Line;
 
 /// Libraries that tell of each frame and connection at levels which are meant for drayd's own stages.
-const INTERNALS: [&str; 7] = ["h2", "hyper", "hyper_util", "reqwest", "rustls", "tonic", "tower"];
+const INTERNALS: [&str; 9] = [
+    "h2",
+    "hyper",
+    "hyper_util",
+    "opentelemetry",
+    "opentelemetry_sdk",
+    "reqwest",
+    "rustls",
+    "tonic",
+    "tower",
+];
 
 /// Why there is no log.
 #[derive(Debug, thiserror::Error)]
@@ -32,23 +42,37 @@ pub enum TelemetryError {
     /// The process has a subscriber already.
     #[error("the log is set up already")]
     Twice(#[source] TryInitError),
+    /// Traces cannot be sent.
+    #[error(transparent)]
+    Traces(#[from] ExportError),
 }
 
-/// Sets up the log of the whole process; to be called once. What comes back changes its level.
-pub fn init(log: &Log) -> Result<LogLevel, TelemetryError> {
+/// Sets up the log of the whole process, and traces if they are wanted; to be called once, within the runtime. What comes
+/// back changes the level of the log, and ends the traces.
+pub fn init(log: &Log, traces: &Traces) -> Result<(LogLevel, Option<Export>), TelemetryError> {
     let (levels, handle) = reload::Layer::new(levels(log.level));
+    let (collector, export) = match &traces.endpoint {
+        Some(endpoint) => {
+            let (layer, export) = trace::export(endpoint.as_str())?;
+            (
+                Some(layer.with_filter(Targets::new().with_target(trace::TARGET, LevelFilter::TRACE))),
+                Some(export),
+            )
+        }
+        None => (None, None),
+    };
     tracing_subscriber::registry()
-        .with(output(log.format))
-        .with(levels)
+        .with(output(log.format).with_filter(levels))
+        .with(collector)
         .try_init()
         .map_err(TelemetryError::Twice)?;
-    Ok(LogLevel { handle, configured: log.level, now: Arc::new(Mutex::new(log.level)) })
+    Ok((LogLevel { handle, configured: log.level, now: Arc::new(Mutex::new(log.level)) }, export))
 }
 
 /// The level of the log, which may be changed while it is written.
 #[derive(Clone)]
 pub struct LogLevel {
-    handle: reload::Handle<Targets, Layered<Output<Registry>, Registry>>,
+    handle: reload::Handle<Targets, Registry>,
     configured: Level,
     /// Guards what is logged now.
     now: Arc<Mutex<Level>>,
@@ -143,10 +167,14 @@ fn levels(level: Level) -> Targets {
         Level::Warn => LevelFilter::WARN,
         Level::Info => LevelFilter::INFO,
         Level::Debug => LevelFilter::DEBUG,
-        Level::Trace => return Targets::new().with_default(LevelFilter::TRACE),
+        Level::Trace => {
+            return Targets::new()
+                .with_default(LevelFilter::TRACE)
+                .with_target(trace::TARGET, LevelFilter::OFF);
+        }
     };
     let internals = INTERNALS.map(|target| (target, own.min(LevelFilter::WARN)));
-    Targets::new().with_default(own).with_targets(internals)
+    Targets::new().with_default(own).with_targets(internals).with_target(trace::TARGET, LevelFilter::OFF)
 }
 
 #[cfg(test)]

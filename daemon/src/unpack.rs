@@ -22,6 +22,7 @@ use std::thread::available_parallelism;
 
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use crate::containerd::introspection::LoadedSnapshotter;
 use crate::containerd::{self, Containerd, Kind, Snapshotter};
@@ -30,6 +31,7 @@ use crate::metrics::Metrics;
 use crate::oci::{ChainId, Descriptor, DiffId};
 use crate::priority::Priority;
 use crate::progress::{self, Progress, State};
+use crate::trace;
 use ahead::Ahead;
 use snapshot_key::SnapshotKeys;
 use step::{Found, Step};
@@ -258,7 +260,8 @@ impl Unpacker {
             let _turn = ahead.turn(index).await?;
             let told = context.progress.layer(index);
             let step = Step::new(self, context, snapshotter, layer, &told);
-            let active = match step.prepare().await? {
+            let span = trace::layer("layer", layer.blob.digest.as_str(), layer.blob.size);
+            let active = match step.prepare().instrument(span.clone()).await? {
                 Found::Nothing(active) => Some(active),
                 Found::Layer => None,
                 // Boxed, as it is rare and large.
@@ -274,7 +277,7 @@ impl Unpacker {
                     ahead.active = Some(active.key.clone());
                     ahead.start(index, &active).await?;
                     let brought = ahead.prefetch.answer(index);
-                    match ahead.prefetch.beside(step.fill(active, brought)).await {
+                    match ahead.prefetch.beside(step.fill(active, brought).instrument(span)).await {
                         Err(error)
                             if error.may_lie_in_the_store() && self.mend(context, layer, &told).await? =>
                         {

@@ -8,6 +8,8 @@ mod looking;
 mod prometheus;
 #[path = "operators/queueing.rs"]
 mod queueing;
+#[path = "operators/tracing.rs"]
+mod tracing;
 #[path = "operators/watching.rs"]
 mod watching;
 
@@ -44,6 +46,7 @@ fn main() -> Result<ExitCode> {
         looking::add(&mut suite, release);
         queueing::add(&mut suite, release);
         counting::add(&mut suite, release);
+        tracing::add(&mut suite, release);
     }
     Ok(suite.run())
 }

@@ -16,11 +16,13 @@
 //! | `ctr` | containerd's own client for the command line |
 //! | `drayd`, `launch`, `log` | drayd itself, in front of a containerd: the plain way, and any way; what it logs |
 //! | `drayctl`, `metrics` | drayctl as people run it; the page of metrics as Prometheus reads it |
+//! | `collector` | a collector of traces |
 //! | `stage` | a bed without images, and drayd in front of it |
 //! | `throttle`, `link`, `wait` | a slow wire; a long wire; waiting with a deadline |
 //! | `scripted` | a registry that does what a script says, and images made for it |
 
 pub mod bed;
+pub mod collector;
 pub mod containerd;
 pub mod crane;
 pub mod cri;

@@ -8,7 +8,6 @@ use tonic::Status;
 
 use super::status;
 use crate::cause::chain;
-use crate::node::snapshotter::WantedHandler;
 use crate::oci::Reference;
 use crate::oci::excerpt::excerpt;
 use crate::priority::Level;
@@ -16,10 +15,11 @@ use crate::progress::{Engine, LayerView, Stage, State, View};
 use crate::pull::history::Entry;
 use crate::pull::inflight::Shared;
 use crate::pull::ongoing::Waiting;
-use crate::pull::request::Metadata;
+use crate::pull::request::{Metadata, Pod};
 use crate::pull::room::Room;
 use crate::pull::{Ending, Explanation, Look, Ongoing, Request};
 use crate::registry::Credentials;
+use crate::trace::Caller;
 
 /// Bytes are told so often if the caller does not say.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -32,21 +32,23 @@ pub(super) struct Wanted {
     pub(super) runtime_handler: String,
     pub(super) annotations: BTreeMap<String, String>,
     pub(super) labels: BTreeMap<String, String>,
+    pub(super) pod_namespace: String,
 }
 
 /// A request without credentials: what the node has is what whoever may use this socket has.
 pub(super) fn request(wanted: Wanted) -> Result<Request, Status> {
-    let Wanted { image, runtime_handler, annotations, labels } = wanted;
+    let Wanted { image, runtime_handler, annotations, labels, pod_namespace } = wanted;
+    let metadata = Metadata { annotations, labels };
+    let (handler, overridden) = metadata.handler(&runtime_handler);
+    let namespace = excerpt(&pod_namespace);
     Ok(Request {
         reference: reference(&image)?,
-        handler: match runtime_handler.as_str() {
-            "" => WantedHandler::None,
-            handler => WantedHandler::Spec(excerpt(handler)),
-        },
-        overridden: None,
+        handler,
+        overridden,
         credentials: Credentials::anonymous(),
-        pod: None,
-        metadata: Metadata { annotations, labels },
+        pod: (!namespace.is_empty()).then(|| Pod { namespace, name: String::new() }),
+        caller: Caller::default(),
+        metadata,
     })
 }
 
@@ -160,8 +162,8 @@ fn priority(level: Level) -> dray::Priority {
 
 /// What a pull would do.
 pub(super) fn explanation(explanation: Explanation) -> dray::ExplainResponse {
-    let missing = explanation.layers.iter().filter(|layer| layer.is_missing());
-    let bytes_to_fetch = missing.map(|layer| layer.blob.size).sum();
+    let missing = explanation.layers.iter().filter(|layer| layer.have.is_missing());
+    let bytes_to_fetch = missing.map(|layer| layer.blob.size.saturating_sub(layer.have.begun)).sum();
     let Explanation { reference, choice, decision, hosts, target, manifest, image_id, layers, rooms } =
         explanation;
     dray::ExplainResponse {

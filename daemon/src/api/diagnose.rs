@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use crate::registry::{self, Credentials, Environment, Kind, Repository};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Registries that are asked at most.
 const REGISTRIES: usize = 8;
+/// Bytes of a kubelet's configuration that are read at most.
+const CONFIGURATION: u64 = 1 << 20;
 /// A disk with less than this part of it free is warned of: kubelet begins to remove images at 15 % free.
 const LEAST_FREE_PERCENT: u64 = 10;
 
@@ -28,7 +31,7 @@ const LEAST_FREE_PERCENT: u64 = 10;
 pub struct Diagnosis {
     /// drayd's CRI socket, which clients are pointed at.
     pub socket: PathBuf,
-    /// Directories of hosts files, and those of them that may be missing.
+    /// Directories of hosts files.
     pub config_path: Vec<PathBuf>,
     /// Of them, those that may be missing.
     pub optional: Vec<PathBuf>,
@@ -77,8 +80,11 @@ impl Diagnosis {
             let environment = Environment::of_process();
             registry::check(&config_path, &optional, credentials_file.as_deref(), &environment)
         };
-        let Ok(report) = tokio::task::spawn_blocking(read).await else { return Vec::new() };
         let subject = "registry configuration";
+        let Ok(Ok(report)) = timeout(PATIENCE, tokio::task::spawn_blocking(read)).await else {
+            let advice = "see what hangs below the directories of registry.config_path";
+            return vec![failure(subject, "its files cannot be read in time", advice)];
+        };
         let advice = "correct the file; `drayd config check` reads all of them, and no restart is needed";
         let mistakes = report.mistakes.into_iter().map(|mistake| failure(subject, mistake, advice));
         let warned = report.warnings.into_iter().map(|warning| warning_of(subject, warning, advice));
@@ -91,8 +97,8 @@ impl Diagnosis {
 
     async fn kubelets(&self) -> Vec<Check> {
         let (processes, socket) = (self.processes.clone(), self.socket.clone());
-        let read = tokio::task::spawn_blocking(move || kubelets(&processes, &socket)).await;
-        read.unwrap_or_default()
+        let read = tokio::task::spawn_blocking(move || kubelets(&processes, &socket));
+        timeout(PATIENCE, read).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 }
 
@@ -125,7 +131,7 @@ async fn snapshotters(api: &Api, table: &Table) -> Vec<Check> {
     let nothing = ChainId::of_stack(&[crate::oci::DiffId(Digest::of(b"drayd"))]).remove(0);
     let mut wanted: BTreeSet<Snapshotter> = table.loaded.iter().map(|loaded| loaded.name.clone()).collect();
     wanted.insert(table.default.clone());
-    wanted.extend(table.handlers().values().filter_map(|name| name.parse().ok()));
+    wanted.extend(table.handlers().into_values());
     let ask = async |name: Snapshotter| {
         let subject = format!("snapshotter {name}");
         if !table.loaded.iter().any(|loaded| loaded.name == name) {
@@ -230,11 +236,19 @@ async fn registries(api: &Api) -> Vec<Check> {
     join_all(domains.into_iter().take(REGISTRIES).map(ask)).await
 }
 
-/// The kubelets that run here, by their command lines and the files that these name.
+/// The kubelets that run here, by their command lines and the files that these name. Anything may call itself kubelet:
+/// only root's processes count that see the same files as this one.
 fn kubelets(processes: &Path, socket: &Path) -> Vec<Check> {
+    use std::os::unix::fs::MetadataExt as _;
     let Ok(entries) = fs::read_dir(processes) else { return Vec::new() };
+    let mounts = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
+    let own = mounts(&processes.join("self"));
     let command_lines = entries.filter_map(|entry| {
-        let line = fs::read(entry.ok()?.path().join("cmdline")).ok()?;
+        let process = entry.ok()?.path();
+        if fs::metadata(&process).ok()?.uid() != 0 || mounts(&process) != own {
+            return None;
+        }
+        let line = fs::read(process.join("cmdline")).ok()?;
         let words: Vec<String> =
             line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         let program = Path::new(words.first()?).file_name()?.to_str()?;
@@ -249,7 +263,7 @@ fn kubelets(processes: &Path, socket: &Path) -> Vec<Check> {
 
 fn kubelet(words: &[String], socket: &Path) -> Check {
     let endpoint = flag(words, "--image-service-endpoint").or_else(|| {
-        let file = fs::read_to_string(flag(words, "--config")?).ok()?;
+        let file = start_of(Path::new(&flag(words, "--config")?))?;
         let line = file.lines().find_map(|line| line.trim().strip_prefix("imageServiceEndpoint:"))?;
         Some(line.trim().trim_matches(['"', '\'']).to_owned())
     });
@@ -265,6 +279,16 @@ fn kubelet(words: &[String], socket: &Path) -> Check {
         Some(endpoint) => warning_of("kubelet", format!("it pulls through {endpoint}"), advice),
         None => warning_of("kubelet", "it pulls through its container runtime, not through drayd", advice),
     }
+}
+
+/// As much of a plain file as a configuration may have.
+fn start_of(path: &Path) -> Option<String> {
+    if !fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    fs::File::open(path).ok()?.take(CONFIGURATION).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 /// The value of a flag, written with `=` or as the next word.

@@ -26,6 +26,7 @@ use crate::images::Images;
 use crate::node::Node;
 use crate::pull::history::Filter;
 use crate::pull::{Puller, Watched};
+use crate::trace::Caller;
 
 /// The level of the log, which belongs to others.
 #[derive(Clone)]
@@ -101,9 +102,15 @@ impl Dray for Api {
     type WatchStream = Messages;
 
     async fn pull(&self, request: Request<PullRequest>) -> Result<Response<Messages>, Status> {
-        let PullRequest { image, runtime_handler, annotations, labels, interval_ms } = request.into_inner();
-        let wanted = Wanted { image, runtime_handler, annotations, labels };
-        let request = convert::request(wanted)?;
+        let caller = Caller::read(|name| request.metadata().get(name)?.to_str().ok());
+        let PullRequest { image, runtime_handler, annotations, labels, pod_namespace, interval_ms } =
+            request.into_inner();
+        let wanted = Wanted { image, runtime_handler, annotations, labels, pod_namespace };
+        let mut request = convert::request(wanted).inspect_err(|refused| {
+            self.puller.refused();
+            tracing::error!("a pull by the API is refused: {}", refused.message());
+        })?;
+        request.caller = caller;
         let reference = request.reference.to_string();
         let (sender, shown) = oneshot::channel();
         let (puller, images) = (Arc::clone(&self.puller), Arc::clone(&self.images));
@@ -148,8 +155,10 @@ impl Dray for Api {
     }
 
     async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
-        let ExplainRequest { image, runtime_handler, annotations, labels } = request.into_inner();
-        let request = convert::request(Wanted { image, runtime_handler, annotations, labels })?;
+        let ExplainRequest { image, runtime_handler, annotations, labels, pod_namespace } =
+            request.into_inner();
+        let request =
+            convert::request(Wanted { image, runtime_handler, annotations, labels, pod_namespace })?;
         let explained = self.puller.explain(&request).await;
         let explained =
             explained.map_err(|error| status::of_explain(&request.reference.to_string(), &error))?;
@@ -196,7 +205,8 @@ impl Dray for Api {
             root: loaded.root.as_ref().map(|root| root.display().to_string()).unwrap_or_default(),
         };
         response.snapshotters = table.loaded.iter().map(snapshotter).collect();
-        response.handlers = table.handlers();
+        let handlers = table.handlers().into_iter();
+        response.handlers = handlers.map(|(handler, name)| (handler, name.to_string())).collect();
         Ok(Response::new(response))
     }
 

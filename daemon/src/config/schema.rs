@@ -150,6 +150,7 @@ mod tests {
                 "metrics.address",
                 "metrics.tag_keys",
                 "metrics.tag_values",
+                "traces.endpoint",
                 "log.level",
                 "log.format",
             ]

@@ -62,6 +62,8 @@ const OTHERWISE: &str = r#"
         address = "127.0.0.1:9095"
         tag_keys = ["app"]
         tag_values = 7
+        [traces]
+        endpoint = "http://127.0.0.1:4317"
         [log]
         level = "trace"
         format = "json"
@@ -125,6 +127,7 @@ fn every_key_takes_another_value() {
             tag_keys: vec!["app".into()],
             tag_values: 7,
         },
+        traces: Traces { endpoint: Some(Endpoint::read("http://127.0.0.1:4317").unwrap()) },
         log: Log { level: Level::Trace, format: Format::Json },
     };
     let config = parse(OTHERWISE).unwrap();

@@ -1,6 +1,4 @@
-//! CRI messages become requests here. The only place that reads annotations.
-
-use std::collections::HashMap;
+//! CRI messages become requests here.
 
 use drayd_proto::cri;
 
@@ -10,11 +8,9 @@ use crate::oci::Reference;
 use crate::oci::excerpt::excerpt;
 use crate::oci::reference::ReferenceError;
 use crate::pull::Request;
-use crate::pull::request::{Metadata, Pod};
+use crate::pull::request::{self, Metadata, Pod};
 use crate::registry::{Credentials, CredentialsError, Given};
-
-/// Names the runtime handler of the pod that an image is for; set by kata and others, read by containerd from 1.7 on.
-const RUNTIME_HANDLER: &str = "io.containerd.cri.runtime-handler";
+use crate::trace::Caller;
 
 /// Why a message is not a request.
 #[derive(Debug, thiserror::Error)]
@@ -39,14 +35,15 @@ pub fn pull_request(message: cri::PullImageRequest) -> Result<Request, ConvertEr
     let reference = Reference::parse(&spec.image).map_err(ConvertError::Reference)?;
     let credentials = credentials(message.auth.as_ref())?;
     let sandbox = message.sandbox_config.unwrap_or_default();
-    let (handler, overridden) = handler(&spec.runtime_handler, &sandbox.annotations);
-    let pod =
-        sandbox.metadata.map(|pod| Pod { namespace: excerpt(&pod.namespace), name: excerpt(&pod.name) });
     let metadata = Metadata {
         annotations: sandbox.annotations.into_iter().collect(),
         labels: sandbox.labels.into_iter().collect(),
     };
-    Ok(Request { reference, handler, overridden, credentials, pod, metadata })
+    let (handler, overridden) = metadata.handler(&spec.runtime_handler);
+    let pod =
+        sandbox.metadata.map(|pod| Pod { namespace: excerpt(&pod.namespace), name: excerpt(&pod.name) });
+    let caller = Caller::default();
+    Ok(Request { reference, handler, overridden, credentials, pod, caller, metadata })
 }
 
 /// Reads what an ImageStatus or RemoveImage request calls its image.
@@ -60,26 +57,9 @@ pub fn image_name(spec: Option<cri::ImageSpec>) -> Result<ImageName, ConvertErro
 /// Reads where the image of an ImageStatus request is to be used. kubelet sends all annotations of the pod, and every pod
 /// of kubelet's has some, so a request without any is about no pod.
 pub fn place(spec: &cri::ImageSpec) -> Place {
-    match handler(&spec.runtime_handler, &spec.annotations) {
+    match request::handler(&spec.runtime_handler, |key| spec.annotations.get(key).map(String::as_str)) {
         (WantedHandler::None, _) if spec.annotations.is_empty() => Place::Anywhere,
         (wanted, _) => Place::Pod(wanted),
-    }
-}
-
-/// `ImageSpec.runtime_handler` wins over the annotation, as in containerd from 2.2.2 on. Returned beside it: an
-/// annotation that says something else.
-///
-/// Names come from pods: they are cut and escaped here, which no configured handler's name needs.
-fn handler(of_spec: &str, annotations: &HashMap<String, String>) -> (WantedHandler, Option<String>) {
-    let annotation = annotations.get(RUNTIME_HANDLER).map(|annotation| excerpt(annotation));
-    match annotation {
-        None if of_spec.is_empty() => (WantedHandler::None, None),
-        Some(annotation) if of_spec.is_empty() => (WantedHandler::Annotation(annotation), None),
-        annotation => {
-            let of_spec = excerpt(of_spec);
-            let overridden = annotation.filter(|annotation| *annotation != of_spec);
-            (WantedHandler::Spec(of_spec), overridden)
-        }
     }
 }
 
@@ -98,7 +78,15 @@ fn credentials(auth: Option<&cri::AuthConfig>) -> Result<Credentials, ConvertErr
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
+
+    const RUNTIME_HANDLER: &str = "io.containerd.cri.runtime-handler";
+
+    fn handler(of_spec: &str, annotations: &HashMap<String, String>) -> (WantedHandler, Option<String>) {
+        request::handler(of_spec, |key| annotations.get(key).map(String::as_str))
+    }
 
     fn message(image: &str) -> cri::PullImageRequest {
         let image = Some(cri::ImageSpec { image: image.into(), ..cri::ImageSpec::default() });

@@ -21,6 +21,7 @@ use super::{convert, status};
 use crate::containerd::Snapshotter;
 use crate::images::{self, Images};
 use crate::pull::Puller;
+use crate::trace::Caller;
 
 /// Images in one message of a stream: a few hundred bytes each, and clients take 16 MiB.
 const BATCH: usize = 1000;
@@ -58,12 +59,14 @@ impl ImageService for ImageEndpoint {
         &self,
         request: Request<PullImageRequest>,
     ) -> Result<Response<PullImageResponse>, Status> {
-        let request = convert::pull_request(request.into_inner()).map_err(|error| {
+        let caller = Caller::read(|name| request.metadata().get(name)?.to_str().ok());
+        let mut request = convert::pull_request(request.into_inner()).map_err(|error| {
             let refused = status::of_convert(&error);
             self.puller.refused();
             tracing::error!("PullImage refused: {}", refused.message());
             refused
         })?;
+        request.caller = caller;
         let reference = request.reference.to_string();
         let pulled = self.puller.pull(request).await;
         let outcome = pulled.map_err(|error| status::of_pull(&reference, &error, self.kubelet_reasons))?;

@@ -175,6 +175,10 @@ pub(super) fn explanation(it: &ExplainResponse) -> String {
             HumanBytes(room.bytes_needed),
             HumanBytes(room.bytes_free)
         );
+        if room.inodes_free > 0 {
+            let _ =
+                writeln!(text, "    about {} inodes needed, {} free", room.inodes_needed, room.inodes_free);
+        }
     }
     text
 }
@@ -196,6 +200,9 @@ pub(super) fn history(history: &HistoryResponse) -> String {
     };
     let head = ["IMAGE", "SNAPSHOTTER", "CALLS", "TRANSFERS", "BYTES", "RESULTS", "LAST"];
     let mut text = table(&head, history.entries.iter().map(row).collect());
+    for entry in history.entries.iter().filter(|entry| !entry.last_failure.is_empty()) {
+        let _ = writeln!(text, "{}: the last failure: {}", entry.reference, entry.last_failure);
+    }
     let _ = write!(text, "since drayd was started, {}", since(history.since));
     if history.forgotten > 0 {
         let _ = write!(text, "; {} images were forgotten for want of room", history.forgotten);

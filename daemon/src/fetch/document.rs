@@ -18,10 +18,12 @@ pub struct Document {
     pub bytes: Vec<u8>,
     /// Whether they were read from the content store.
     pub fetched: Fetched,
+    /// Whether the content store has something else under that digest, which is to be discarded before they are kept.
+    pub contradicted: bool,
 }
 
 impl Fetcher {
-    /// The document's bytes, from the content store or else from the registry.
+    /// The document's bytes, from the content store or else from the registry. Writes nothing.
     pub async fn load(
         &self,
         containerd: &Containerd,
@@ -37,16 +39,15 @@ impl Fetcher {
                 limit: MAX_CONFIG as u64,
             });
         }
-        let broken = match stored(containerd, document).await? {
-            Stored::Right(bytes) => return Ok(Document { bytes, fetched: Fetched::Present }),
+        let contradicted = match stored(containerd, document).await? {
+            Stored::Right(bytes) => {
+                return Ok(Document { bytes, fetched: Fetched::Present, contradicted: false });
+            }
             Stored::Wrong => true,
             Stored::Nothing => false,
         };
         let (bytes, fetched) = self.newly(source, document, meter).await?;
-        if broken {
-            self.discard(containerd, document).await?;
-        }
-        Ok(Document { bytes, fetched })
+        Ok(Document { bytes, fetched, contradicted })
     }
 
     /// The document as the registry has it, or as another pull has just had it from there.
@@ -106,7 +107,7 @@ impl Fetcher {
 
     /// Throws away a blob that is in the store with other bytes than its records say, as after a loss of power. What
     /// only its labels held goes with it, and this pull makes it anew.
-    async fn discard(&self, containerd: &Containerd, document: &Descriptor) -> Result<(), Error> {
+    pub async fn discard(&self, containerd: &Containerd, document: &Descriptor) -> Result<(), Error> {
         let _turn = self.turns.take(document.digest.clone()).await;
         // Another pull may have written it anew meanwhile.
         if !matches!(stored(containerd, document).await?, Stored::Wrong) {

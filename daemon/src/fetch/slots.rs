@@ -45,6 +45,7 @@ pub struct Line {
 #[derive(Debug)]
 pub struct Place {
     slots: Arc<Slots>,
+    priority: Priority,
     key: Key,
     /// Rings when the standing of this place may have changed.
     bell: Arc<Notify>,
@@ -79,7 +80,7 @@ enum Standing {
     /// Waits for a slot.
     Waiting { since: Instant },
     /// Holds one.
-    Open { since: Instant, asked_back: AskedBack },
+    Open { since: Instant, asked_back: AskedBack, given_as: Level },
 }
 
 /// Whether a slot is to be given back.
@@ -118,11 +119,16 @@ impl Line {
         self.next += 1;
         let (standing, priority) = (Standing::Asking, self.priority.clone());
         self.slots.queue().places.insert(key, Entry { standing, bell: Arc::clone(&bell), priority });
-        Place { slots: Arc::clone(&self.slots), key, bell }
+        Place { slots: Arc::clone(&self.slots), priority: self.priority.clone(), key, bell }
     }
 }
 
 impl Place {
+    /// How urgent the pull is whose place it is.
+    pub(super) fn priority(&self) -> &Priority {
+        &self.priority
+    }
+
     /// Waits for something else than a slot: gives back the one it holds, and lets the places above go first.
     pub fn step_aside(&self) {
         self.stand(Standing::Aside);
@@ -209,7 +215,7 @@ impl Queue {
 
     fn open(&self) -> impl Iterator<Item = (Key, Instant, AskedBack)> {
         self.places.iter().filter_map(|(key, entry)| match entry.standing {
-            Standing::Open { since, asked_back } => Some((*key, since, asked_back)),
+            Standing::Open { since, asked_back, .. } => Some((*key, since, asked_back)),
             _ => None,
         })
     }
@@ -242,8 +248,9 @@ impl Queue {
             let Some(key) = next else { return };
             self.given += 1;
             self.served.insert(key.0, self.given);
+            let given_as = self.level(key, now);
             if let Some(entry) = self.places.get_mut(&key) {
-                entry.standing = Standing::Open { since: now, asked_back: AskedBack::No };
+                entry.standing = Standing::Open { since: now, asked_back: AskedBack::No, given_as };
                 entry.bell.notify_one();
             }
         }
@@ -279,6 +286,10 @@ impl Queue {
         let Some(entry) = self.places.get(&key) else { return Level::Low };
         match entry.standing {
             Standing::Waiting { since } if now.duration_since(since) >= PATIENCE => Level::High,
+            // What it was given for is worth a slice, whatever comes.
+            Standing::Open { since, given_as, .. } if now.duration_since(since) < SLICE => {
+                given_as.max(entry.priority.level())
+            }
             _ => entry.priority.level(),
         }
     }

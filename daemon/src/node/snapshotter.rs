@@ -151,12 +151,10 @@ impl Table {
     }
 
     /// The snapshotter of each runtime handler that has one of its own.
-    pub fn handlers(&self) -> BTreeMap<String, String> {
-        let of_runtimes = self
-            .runtimes
-            .iter()
-            .filter_map(|(handler, it)| Some((handler.clone(), it.as_ref()?.to_string())));
-        let configured = self.configured.iter().map(|(handler, it)| (handler.clone(), it.to_string()));
+    pub fn handlers(&self) -> BTreeMap<String, Snapshotter> {
+        let of_runtimes =
+            self.runtimes.iter().filter_map(|(handler, it)| Some((handler.clone(), it.clone()?)));
+        let configured = self.configured.iter().map(|(handler, it)| (handler.clone(), it.clone()));
         of_runtimes.chain(configured).collect()
     }
 

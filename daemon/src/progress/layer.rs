@@ -136,7 +136,11 @@ impl Layer {
 
     /// Changes it, and tells it if `change` says that something is new.
     fn change(&self, change: impl FnOnce(&mut Now) -> bool) {
-        let new = change(&mut self.now());
+        let mut now = self.now();
+        // What comes of it after its end is for the content store alone.
+        let ended = matches!(now.state, State::Done | State::Present | State::Remote);
+        let new = !ended && change(&mut now);
+        drop(now);
         if new {
             self.changes.tell();
         }

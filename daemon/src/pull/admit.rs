@@ -29,7 +29,7 @@ impl Puller {
         }
         ongoing.progress.enter(Stage::Queued);
         let admitted = self.queue.enter(ongoing.id, &ongoing.reference, &ongoing.priority).await;
-        if self.config.check_disk {
+        if self.config.check_disk && !snapshotter.remote_capable {
             let have = survey::survey(containerd, &snapshotter.name, plan).await.map_err(asked)?;
             let short = self.rooms(snapshotter, plan, &have).await.into_iter().find(|room| !room.is_enough());
             if let Some(room) = short {

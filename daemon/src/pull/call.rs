@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use tracing::Span;
+
 use super::ending::Ending;
 use super::error::Error;
 use super::history::{self, History};
@@ -83,6 +85,8 @@ pub(super) struct Call {
     pod: String,
     /// What it wants to be counted by.
     tags: Vec<(String, String)>,
+    /// Its span, for whoever collects them.
+    span: Span,
     started: Instant,
     snapshotter: String,
     /// A runtime handler that the request names and that does not count.
@@ -91,7 +95,13 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn begin(request: &Request, history: &Arc<History>, metrics: &Arc<Metrics>) -> Self {
+    /// Begins the call, whose work is to be done in `span`.
+    pub(super) fn begin(
+        request: &Request,
+        history: &Arc<History>,
+        metrics: &Arc<Metrics>,
+        span: &Span,
+    ) -> Self {
         metrics.call_began();
         let pod =
             request.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();
@@ -106,6 +116,7 @@ impl Call {
                 .get(tags::ANNOTATION)
                 .map(|it| tags::read(it))
                 .unwrap_or_default(),
+            span: span.clone(),
             started: Instant::now(),
             snapshotter: String::new(),
             overridden: request.overridden.clone(),
@@ -115,6 +126,7 @@ impl Call {
 
     pub(super) fn chosen(&mut self, choice: &Choice) {
         self.snapshotter = choice.snapshotter.name.to_string();
+        self.span.record("snapshotter", &self.snapshotter);
         let (reference, snapshotter) = (&self.reference, &self.snapshotter);
         if choice.reason == Reason::UnknownAllowed {
             tracing::warn!(
@@ -157,7 +169,7 @@ impl Call {
                     (false, _) => (Ending::Fetched, format!("{fetched} bytes fetched")),
                 };
                 let Tally { present, left, .. } = if *joined { Tally::default() } else { outcome.tally };
-                let engine = if fetched > 0 { outcome.engine } else { "none" };
+                let engine = if *joined { "none" } else { outcome.engine };
                 self.account(ending, engine, Tally { fetched, present, left }, None);
                 tracing::info!(
                     image_id = %outcome.image_id,
@@ -191,6 +203,9 @@ impl Call {
     fn account(&self, ending: Ending, engine: &'static str, tally: Tally, failure: Option<&str>) {
         let (reference, snapshotter) = (self.reference.as_str(), self.snapshotter.as_str());
         let Tally { fetched, present, left } = tally;
+        self.span.record("result", ending.name());
+        self.span.record("tags", tags::written(&self.tags));
+        self.span.record("otel.status_code", if ending.is_success() { "OK" } else { "ERROR" });
         self.history.add(history::Ended { reference, snapshotter, ending, bytes: fetched, failure });
         self.metrics.call_ended(&metrics::Ended {
             result: ending.name(),

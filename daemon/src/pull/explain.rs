@@ -52,13 +52,6 @@ pub struct ExplainedLayer {
     pub have: Have,
 }
 
-impl ExplainedLayer {
-    /// Whether its blob would be fetched.
-    pub fn is_missing(&self) -> bool {
-        !self.have.unpacked && !self.have.stored
-    }
-}
-
 impl Puller {
     /// Explains the pull of a request.
     pub async fn explain(&self, request: &Request) -> Result<Explanation, Error> {

@@ -102,8 +102,9 @@ impl Inflight {
     {
         let key =
             Key { reference: reference.clone(), snapshotter: choice.snapshotter.name.clone(), credentials };
-        let number = self.next_number();
         let mut pulls = self.pulls();
+        // Within the lock: whoever hears of pulls hears of them in the order of their numbers.
+        let number = self.next_number();
         let joined = pulls.contains_key(&key);
         let pull = pulls.entry(key.clone()).or_insert_with(|| {
             let ongoing = Arc::new(Ongoing::new(number, reference, choice, Priority::new(level)));

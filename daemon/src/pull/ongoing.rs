@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Error;
 use super::inflight::Shared;
 use super::request::Pod;
 use crate::containerd::Snapshotter;
@@ -139,6 +140,8 @@ impl Watched {
         let view = self.ongoing.progress.view();
         match ended {
             Some(result) => Look::Ended(view, result),
+            // Its task has panicked.
+            None if self.result.has_changed().is_err() => Look::Ended(view, Err(Arc::new(Error::Aborted))),
             None => Look::On(view),
         }
     }

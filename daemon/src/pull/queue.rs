@@ -77,8 +77,13 @@ impl Queue {
         let waiting = Waiting { id, image, priority, since: self.began.elapsed(), turn };
         self.line().waiting.push(waiting);
         self.admit();
-        // The sender is dropped unused by nobody but `leave`, which the end of this calls.
-        let _ = (&mut ring).await;
+        // Its age may let it in while nothing else happens.
+        let aged = tokio::time::timeout(AGE, &mut ring).await.is_err();
+        if aged {
+            self.admit();
+            // The sender is dropped unused by nobody but `leave`, which the end of this calls.
+            let _ = (&mut ring).await;
+        }
         admitted
     }
 

@@ -130,11 +130,13 @@ struct Desk<'a> {
     /// The target's bytes, if resolving had to read them: taken instead of asking again.
     given: Option<Bytes>,
     loaded: Vec<(Descriptor, Fetched)>,
+    /// Documents under whose digests the content store has something else.
+    contradicted: Vec<Descriptor>,
 }
 
 impl<'a> Desk<'a> {
     fn new(fetcher: &'a Arc<Fetcher>, context: &'a Context) -> Self {
-        Self { fetcher, context, given: None, loaded: Vec::new() }
+        Self { fetcher, context, given: None, loaded: Vec::new(), contradicted: Vec::new() }
     }
 
     /// Reads the documents.
@@ -235,12 +237,19 @@ impl<'a> Desk<'a> {
         let Context { containerd, source, progress, .. } = self.context;
         let loaded = self.fetcher.load(containerd, source, descriptor, progress.meter()).await;
         let document = loaded.map_err(|source| Error::Document { what, source })?;
+        if document.contradicted {
+            self.contradicted.push(descriptor.clone());
+        }
         self.loaded.push((descriptor.clone(), document.fetched));
         Ok(document.bytes)
     }
 
     /// Only once all are read: an image that is broken or not for this machine leaves nothing behind.
     async fn keep_all(&self, documents: &Documents) -> Result<(), Error> {
+        for document in &self.contradicted {
+            let discarded = self.fetcher.discard(&self.context.containerd, document).await;
+            discarded.map_err(|source| Error::Document { what: "document", source })?;
+        }
         let Documents { indexes, manifest, config } = documents;
         for index in indexes {
             self.keep("index", index, index_labels(&index.document)).await?;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::statvfs::statvfs;
+use nix::unistd::geteuid;
 use tokio::time::timeout;
 
 use super::survey::Have;
@@ -75,8 +76,8 @@ impl Room {
 impl Need {
     /// Of the content store.
     pub(super) fn of_blobs<'a>(layers: impl Iterator<Item = (&'a Descriptor, Have)>) -> Self {
-        let missing = layers.filter(|(_, have)| !have.unpacked && !have.stored);
-        missing.fold(Self::default(), |need, (blob, _)| need.and(blob.size, 1))
+        let missing = layers.filter(|(_, have)| have.is_missing());
+        missing.fold(Self::default(), |need, (blob, have)| need.and(blob.size.saturating_sub(have.begun), 1))
     }
 
     /// Of the snapshotter.
@@ -135,8 +136,12 @@ struct Free {
 fn free(path: &Path) -> Option<(u64, Free)> {
     let device = fs::metadata(path).ok()?.dev();
     let found = statvfs(path).ok()?;
-    let bytes = found.blocks_available().saturating_mul(found.fragment_size());
-    let inodes = (found.files() > 0).then(|| found.files_available());
+    // What is kept for root is for drayd and containerd, which run as root.
+    let root = geteuid().is_root();
+    let blocks = if root { found.blocks_free() } else { found.blocks_available() };
+    let bytes = blocks.saturating_mul(found.fragment_size());
+    let inodes = if root { found.files_free() } else { found.files_available() };
+    let inodes = (found.files() > 0).then_some(inodes);
     Some((device, Free { bytes, inodes }))
 }
 
@@ -160,11 +165,13 @@ mod tests {
             blob("application/vnd.oci.image.layer.v1.tar", 1 << 20),
         ];
         let nothing = Have::default();
-        let stored = Have { stored: true, unpacked: false };
-        let all = Have { stored: false, unpacked: true };
+        let stored = Have { stored: true, ..nothing };
+        let all = Have { unpacked: true, ..nothing };
+        let begun = Have { begun: 1 << 19, ..nothing };
         let mib = |bytes: u64, inodes| Need { bytes: bytes << 20, inodes };
         for (have, of_blobs, of_files) in [
             ([nothing, nothing], mib(2, 2), mib(3, 2 + 16 + 8)),
+            ([begun, begun], mib(1, 2), mib(3, 2 + 16 + 8)),
             ([stored, nothing], mib(1, 1), mib(3, 2 + 16 + 8)),
             ([all, stored], mib(0, 0), mib(1, 1 + 8)),
             ([all, all], mib(0, 0), mib(0, 0)),

@@ -98,6 +98,7 @@ mod tests {
     use crate::oci::Reference;
     use crate::pull::request::{Metadata, Pod};
     use crate::registry::Credentials;
+    use crate::trace::Caller;
 
     fn request(annotations: &[(&str, &str)], labels: &[(&str, &str)]) -> Request {
         let map = |pairs: &[(&str, &str)]| {
@@ -109,6 +110,7 @@ mod tests {
             overridden: None,
             credentials: Credentials::anonymous(),
             pod: Some(Pod { namespace: "batch-7".into(), name: "p".into() }),
+            caller: Caller::default(),
             metadata: Metadata { annotations: map(annotations), labels: map(labels) },
         }
     }

@@ -4,6 +4,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 
 use super::plan::Plan;
 use crate::containerd::{Containerd, Error, Snapshotter};
+use crate::fetch::ingest_reference;
 use crate::unpack::Layer;
 
 /// Questions at a time.
@@ -16,6 +17,15 @@ pub struct Have {
     pub unpacked: bool,
     /// The content store has its blob.
     pub stored: bool,
+    /// Bytes of its blob that an unfinished ingest has.
+    pub begun: u64,
+}
+
+impl Have {
+    /// Whether its blob would be fetched.
+    pub fn is_missing(&self) -> bool {
+        !self.unpacked && !self.stored
+    }
 }
 
 /// Whether nothing of the image has to be unpacked: the snapshot that containers are made on stands on all others.
@@ -40,7 +50,9 @@ pub(super) async fn survey(
     let look = async |layer: &Layer| {
         let unpacked = snapshots.exists(&layer.chain_id).await?;
         let stored = containerd.blob_info(&layer.blob.digest).await?.is_some();
-        Ok(Have { unpacked, stored })
+        let begun =
+            if unpacked || stored { 0 } else { containerd.ingested(&ingest_reference(&layer.blob)).await? };
+        Ok(Have { unpacked, stored, begun })
     };
     futures_util::stream::iter(&plan.layers).map(look).buffered(AT_ONCE).try_collect().await
 }

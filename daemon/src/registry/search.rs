@@ -39,6 +39,8 @@ struct Candidate {
     failure: Option<Failure>,
     /// Whether bytes of the object came from it.
     gave: bool,
+    /// Whether it has been counted that it was passed over.
+    passed_over: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -69,7 +71,7 @@ impl<'a> Search<'a> {
             standing.is_resting(authority)
                 || standing.held(authority, &repository.path, credentials).is_some()
         });
-        let candidate = |host| Candidate { host, tries: 0, failure: None, gave: false };
+        let candidate = |host| Candidate { host, tries: 0, failure: None, gave: false, passed_over: false };
         let mut search = Self {
             registry,
             repository,
@@ -116,8 +118,12 @@ impl<'a> Search<'a> {
         current.gave = true;
         self.registry.standing.served(&current.host.authority);
         // Those before it failed, which no error tells then.
+        for candidate in &mut self.candidates {
+            if candidate.failure.is_some() && !std::mem::replace(&mut candidate.passed_over, true) {
+                self.registry.metrics.passed_over(&candidate.host.authority);
+            }
+        }
         for attempt in self.attempts() {
-            self.registry.metrics.passed_over(&attempt.host);
             tracing::debug!(%attempt, "host passed over");
         }
     }

@@ -3,10 +3,12 @@
 
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
+use tracing::Instrument as _;
 
 use super::bring::{Bringer, Brought, Target};
 use super::{Context, Error, Layer};
 use crate::fetch::{self, Line};
+use crate::trace;
 
 pub(super) struct Prefetch<'a> {
     bringer: Bringer,
@@ -50,10 +52,12 @@ impl<'a> Prefetch<'a> {
         let place = self.line.place();
         let (bringer, context) = (self.bringer.clone(), self.context.clone());
         let (layer, told) = (self.layers[index].clone(), context.progress.layer(index));
-        let task = self.tasks.spawn(async move {
+        let span = trace::layer("fetch", layer.blob.digest.as_str(), layer.blob.size);
+        let bring = async move {
             let brought = bringer.bring(&context, &layer, &told, &place, target).await;
             (index, brought)
-        });
+        };
+        let task = self.tasks.spawn(bring.instrument(span));
         let (answer, receiver) = oneshot::channel();
         let (answer, receiver) = (Some(answer), Some(receiver));
         self.started[index] = Some(Started { task, needed: true, answer, receiver });

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use drayd_tests::drayctl;
+use drayd_tests::launch::Launch;
 use drayd_tests::peers::Release;
 use drayd_tests::scripted::Scripted;
 use drayd_tests::scripted::image::Image;
@@ -24,6 +25,7 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "a_cancelled_pull_tells_all_that_wait_and_all_that_watch", cancelled);
     suite.check(release, "a_pull_by_drayctl_shows_bars_on_a_terminal_and_lines_elsewhere", terminal);
     suite.check(release, "a_pull_by_drayctl_that_fails_shows_why", failed);
+    suite.check(release, "a_stop_waits_for_a_pull_by_drayctl_until_it_is_told_again", stopping);
     suite.check(release, "whoever_watches_all_pulls_sees_each_that_begins", all);
 }
 
@@ -164,6 +166,30 @@ async fn failed(bed: Stage) -> Result<()> {
     ensure!(unknown.code == 1 && unknown.out.contains("no_snapshotter"), "{unknown:?}");
     let bad = drayctl::run(&drayd, &["pull", "registry.test/UPPER"]).await?;
     ensure!(bad.code == 1 && bad.err.contains("cannot read the image reference"), "{bad:?}");
+    Ok(())
+}
+
+async fn stopping(bed: Stage) -> Result<()> {
+    bed.bare().await?;
+    let mut drayd = Launch::new(&bed.containerd.socket(), "stopping")?.start()?;
+    let api = drayd.socket().with_file_name("api.sock");
+    let registry = Scripted::start().await?;
+    let image = Image::new("stopping", 1, 256)?;
+    image.serve(&registry);
+    slow(&registry, 1 << 10, Duration::from_secs(1));
+    let mut drayctl = Command::new(drayctl::path()?);
+    drayctl.arg("--address").arg(&api).args(["pull", &image.reference(&registry), "--json"]);
+    let pull = drayctl.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn()?;
+    registry.await_get(&image.layers[0].path("stopping")).await;
+    drayd.tell_to_stop()?;
+    drayd.await_lines("stopping: calls in progress", 1, crate::SOON).await?;
+    drayd.tell_to_stop()?;
+    ensure!(drayd.ended(crate::SOON).await?.success(), "{}", drayd.log());
+    let output = tokio::time::timeout(crate::SOON, pull.wait_with_output()).await??;
+    ensure!(!output.status.success(), "a pull that was given up is none that succeeded: {output:?}");
+    ensure!(!api.exists(), "its socket is still there");
+    let leases = bed.containerd.probe().state().await?.leases;
+    ensure!(leases.is_empty(), "{leases:?}");
     Ok(())
 }
 

@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use containerd_client::services::v1::{AbortRequest, WriteAction, WriteContentRequest, WriteContentResponse};
+use containerd_client::services::v1::{
+    AbortRequest, StatusRequest, WriteAction, WriteContentRequest, WriteContentResponse,
+};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
@@ -118,6 +120,20 @@ impl Containerd {
                 unanswered: 0,
                 moved: Instant::now(),
             }))),
+        }
+    }
+
+    /// Bytes that an unfinished ingest has; 0 if there is none.
+    pub async fn ingested(&self, reference: &str) -> Result<u64, Error> {
+        let request = self.request(StatusRequest { r#ref: reference.into() });
+        let status = self.content_client().status(request).await;
+        match status.map_err(|status| Error::new("look up ingest", reference, &status)) {
+            Ok(response) => {
+                let offset = response.into_inner().status.map_or(0, |status| status.offset);
+                Ok(u64::try_from(offset).unwrap_or_default())
+            }
+            Err(error) if error.kind() == Kind::NotFound => Ok(0),
+            Err(error) => Err(error),
         }
     }
 

@@ -194,6 +194,17 @@ async fn whoever_has_waited_for_long_is_as_urgent_as_any() {
     assert!(!second.try_open());
     first.step_aside();
     assert!(low.is_open() && !second.is_open());
+    // And is left what it waited for.
+    let mut opening = Box::pin(second.open());
+    assert!(poll!(&mut opening).is_pending());
+    tokio::time::advance(LOOK).await;
+    assert!(poll!(&mut opening).is_pending());
+    assert!(!poll_now(low.asked_back()), "it is asked back before its slice is over");
+    tokio::time::advance(SLICE).await;
+    assert!(poll!(&mut opening).is_pending());
+    tokio::time::advance(LOOK).await;
+    assert!(poll!(&mut opening).is_pending());
+    assert!(poll_now(low.asked_back()), "it is left more than others");
 }
 
 fn poll_now(future: impl Future<Output = ()>) -> bool {

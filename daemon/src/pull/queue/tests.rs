@@ -55,6 +55,17 @@ async fn the_last_free_place_waits_for_a_pod() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_last_free_place_is_for_anybody_who_has_waited_long() {
+    let queue = Queue::new(limits(2, 0));
+    let low = level(Level::Low);
+    let _running = queue.enter(1, "a", &low).await;
+    // Nothing else happens.
+    let began = Instant::now();
+    let _second = queue.enter(2, "b", &low).await;
+    assert_eq!(began.elapsed().as_secs(), AGE.as_secs());
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_image_has_more_than_its_own_places_and_holds_up_nobody_else() {
     let queue = Queue::new(limits(3, 1));
     let normal = level(Level::Normal);
