@@ -1,7 +1,7 @@
 # Every step of working on drayd. Each target can be called on its own and brings what it needs first.
 
 .DEFAULT_GOAL := help
-.PHONY: help install peers build fmt lint unit suites test testbed-up testbed-down run memory bench bench-fetch bench-cri fuzz fuzz-short clean
+.PHONY: help install peers build fmt lint unit suites test testbed-up testbed-down pages run memory bench bench-fetch bench-cri fuzz fuzz-short clean
 
 # Release line of the containerd that testbed-up and run start: 1.6, 1.7 or 2.1.
 RELEASE ?= 1.7
@@ -40,6 +40,9 @@ testbed-up: install peers build ## Start a bed that stays, RELEASE=1.6, 1.7 or 2
 
 testbed-down: ## End the bed that stays
 	cargo run --quiet --package drayd-tests --bin testbed -- down
+
+pages: ## Make manual pages and shell completions, into target/pages
+	cargo run --quiet --package drayd-pages -- "$$(realpath $${CARGO_TARGET_DIR:-target})/pages"
 
 run: install peers build ## Pull an image through drayd on a fresh bed and show what happened, IMAGE=ref for another
 	@cargo run --quiet --package drayd-tests --bin testbed -- run --release $(RELEASE) $(IMAGE)

@@ -13,7 +13,7 @@ const HOUSES: &[(&str, &[&str])] = &[
     ("priority", &[]),
     ("oci", &[]),
     ("metrics", &[]),
-    ("registry", &["cause", "oci", "metrics"]),
+    ("registry", &["cause", "oci", "metrics", "priority"]),
     ("progress", &["oci", "registry"]),
     ("containerd", &["oci", "trace"]),
     ("fetch", &["oci", "priority", "registry", "progress", "containerd"]),
@@ -57,7 +57,7 @@ const HOUSES: &[(&str, &[&str])] = &[
     ),
     ("ctl", &[]),
     ("fuzz", &["oci", "registry", "unpack", "cri"]),
-    ("config", &["socket", "pull"]),
+    ("config", &["socket", "metrics", "pull"]),
     ("telemetry", &["trace", "config"]),
     (
         "daemon",

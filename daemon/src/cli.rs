@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::api::LogLevel;
 use crate::config::{self, Config, ConfigError, DEFAULT_PATH, Level};
@@ -61,6 +61,11 @@ struct ConfigFile {
     path: Option<PathBuf>,
 }
 
+/// The definition of the command line, for its manual pages and completions.
+pub fn command() -> clap::Command {
+    CommandLine::command()
+}
+
 /// Does what the command line of this process says, and gives the exit code.
 pub fn run() -> ExitCode {
     let done = match CommandLine::parse().command {
@@ -110,7 +115,7 @@ fn log_level(level: telemetry::LogLevel) -> LogLevel {
     let of_get = level.clone();
     let get = move || of_get.get().name().to_owned();
     let set = move |name: &str| {
-        let known = Level::ALL.into_iter().find(|level| level.name() == name);
+        let known = Level::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(name));
         let legal = known.is_some() || name.is_empty();
         if legal {
             level.set(known);
@@ -157,8 +162,6 @@ fn print(text: &str) -> anyhow::Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

@@ -16,6 +16,7 @@ pub mod reference;
 mod schema;
 mod size;
 mod socket;
+mod tag_keys;
 mod written;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ pub use lifetime::Lifetime;
 pub use problem::{ConfigError, Fault, Hint, Problem};
 pub use ranges::RangeSize;
 pub use size::Size;
+pub use tag_keys::TagKeys;
 
 use crate::pull::SHORT_LEASE;
 use crate::socket::{Group, Mode};
@@ -230,7 +232,7 @@ pub struct Registry {
     #[schemars(with = "String")]
     pub range_size: RangeSize,
     /// How many bytes per second all downloads of this node take together at most, those that are thrown away too; each
-    /// connection has an equal share. A size such as `50MiB`; `0` is no limit.
+    /// connection has an equal share, and one of a less urgent pull an eighth of that while a more urgent one reads. A size such as `50MiB`; `0` is no limit.
     #[serde(with = "written")]
     #[schemars(with = "String")]
     pub download_rate: Option<Size>,
@@ -409,14 +411,15 @@ pub struct Metrics {
     pub address: Option<SocketAddr>,
     /// Tags that become labels of the pulls, as `tag_KEY`: keys of the pairs that a sandbox's annotation
     /// `io.kubernetes.image.metrics.tags` has (`app=foo,team=x`). Pairs of other keys are only logged.
-    pub tag_keys: Vec<String>,
+    #[schemars(with = "Vec<String>")]
+    pub tag_keys: TagKeys,
     /// How many combinations of their values are counted on their own; what comes later is counted as `other`.
     pub tag_values: usize,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self { address: None, tag_keys: Vec::new(), tag_values: 50 }
+        Self { address: None, tag_keys: TagKeys::default(), tag_values: 50 }
     }
 }
 
@@ -511,6 +514,15 @@ pub fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     if config.cri.socket == config.containerd.address {
         warnings.push("`socket` in [cri] is containerd's own `address`: drayd would take its place".into());
+    }
+    if config.cri.socket == config.api.socket {
+        warnings.push("`socket` in [cri] and in [api] are the same: drayd does not start with that".into());
+    }
+    for (index, rule) in config.pull.rules.iter().enumerate() {
+        if rule.priority.is_none() && rule.snapshotter.is_none() {
+            let number = index + 1;
+            warnings.push(format!("rule {number} of `rules` in [pull] has neither `priority` nor `snapshotter`: it has no effect"));
+        }
     }
     if config.snapshotter.handlers.contains_key("") {
         warnings

@@ -165,9 +165,14 @@ enum Error {
     Connect(#[from] ConnectError),
     /// drayd said so.
     #[error("{}", .0.message())]
-    Call(#[from] Status),
-    #[error("drayd ended before the pull did")]
+    Call(Status),
+    #[error("drayd went away before it had told the end: see its log")]
     Lost,
+    #[error(
+        "{} is not drayd's API socket, though something answers there: give the path of [api] socket of its configuration",
+        .0.display()
+    )]
+    Foreign(PathBuf),
     /// What it was about has failed, and that is shown already.
     #[error("")]
     Shown,
@@ -175,6 +180,13 @@ enum Error {
     Output(#[from] io::Error),
     #[error("cannot write the answer as JSON: {0}")]
     Json(#[from] serde_json::Error),
+}
+
+impl From<Status> for Error {
+    fn from(status: Status) -> Self {
+        // What has a source is not drayd's word but a connection that broke.
+        if std::error::Error::source(&status).is_some() { Self::Lost } else { Self::Call(status) }
+    }
 }
 
 /// The definition of the command line, for its manual pages and completions.
@@ -206,7 +218,7 @@ pub fn run() -> ExitCode {
 fn exit_code(error: &Error) -> u8 {
     match error {
         Error::Connect(ConnectError::Denied { .. }) => EXIT_NO_ACCESS,
-        Error::Connect(_) | Error::Lost => EXIT_UNAVAILABLE,
+        Error::Connect(_) | Error::Lost | Error::Foreign(_) => EXIT_UNAVAILABLE,
         Error::Call(status) if status.code() == Code::Unavailable => EXIT_UNAVAILABLE,
         _ => 1,
     }
@@ -215,8 +227,19 @@ fn exit_code(error: &Error) -> u8 {
 impl CommandLine {
     async fn run(self) -> Result<(), Error> {
         let mut drayd = connect::connect(&self.address).await?;
-        match self.command {
-            Command::Pull { wanted, json } => pull(&mut drayd, wanted, json).await,
+        match self.command.run(&mut drayd).await {
+            Err(Error::Call(status)) if status.code() == Code::Unimplemented => {
+                Err(Error::Foreign(self.address))
+            }
+            done => done,
+        }
+    }
+}
+
+impl Command {
+    async fn run(self, drayd: &mut DrayClient<Channel>) -> Result<(), Error> {
+        match self {
+            Command::Pull { wanted, json } => pull(drayd, wanted, json).await,
             Command::Ps { json } => {
                 let pulls = drayd.list_pulls(ListPullsRequest {}).await?.into_inner().pulls;
                 each(json, &pulls, || text::pulls(&pulls))
@@ -276,7 +299,11 @@ async fn pull(drayd: &mut DrayClient<Channel>, wanted: Wanted, json: Json) -> Re
     let (annotations, labels) = (pairs(annotations), pairs(labels));
     let request = PullRequest { image, runtime_handler, annotations, labels, interval_ms: 0, pod_namespace };
     let messages = drayd.pull(request).await?.into_inner();
-    ended(show(messages, json, true).await?)
+    match show(messages, json, true).await {
+        // The pull ends with us, whoever has stopped to read.
+        Err(Error::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Err(Error::Shown),
+        shown => ended(shown?),
+    }
 }
 
 /// Shows messages as they come, and gives the last one. `one` says that they are about one pull.

@@ -26,6 +26,8 @@ use crate::unpack::{Engine, Writing};
 
 /// How long calls in progress may take to end after SIGTERM: below systemd's own 90 s, after which it kills.
 const DRAIN: Duration = Duration::from_secs(60);
+/// For the end of pulls that had to be ended to reach whoever looked on; a local client takes it in at once.
+const FAREWELL: Duration = Duration::from_millis(200);
 /// How long a blob's body may stand still before it is asked for elsewhere; and not longer than half of what ends the
 /// pull. A live connection that brings nothing for so long is a dead one.
 const STALL: Duration = Duration::from_secs(30);
@@ -52,13 +54,8 @@ pub async fn run(config: Config, log_level: LogLevel) -> anyhow::Result<()> {
     let (node, watcher) = Node::new(node_config(&config.snapshotter)?, containerd.clone());
     let guest_pull: BTreeSet<_> =
         config.snapshotter.guest_pull.iter().map(snapshotter).collect::<Result<_, _>>()?;
-    let labels: BTreeSet<_> = config.metrics.tag_keys.iter().map(|key| metrics::label_of(key)).collect();
-    anyhow::ensure!(
-        labels.len() == config.metrics.tag_keys.len(),
-        "two keys of metrics.tag_keys become the same label: only letters, digits and underscores tell them apart"
-    );
     let metrics = Arc::new(Metrics::new(&metrics::Config {
-        tag_keys: config.metrics.tag_keys.clone(),
+        tag_keys: config.metrics.tag_keys.0.clone(),
         tag_values: config.metrics.tag_values,
     }));
     let puller = Arc::new(puller(&config, guest_pull.clone(), &containerd, &node, &metrics)?);
@@ -108,7 +105,10 @@ pub async fn run(config: Config, log_level: LogLevel) -> anyhow::Result<()> {
         () = signals => {}
         () = page => {}
     }
-    puller.drain().await;
+    if puller.drain().await {
+        // Those that looked on are still to be told.
+        tokio::time::sleep(FAREWELL).await;
+    }
     tracing::info!("stopped");
     Ok(())
 }

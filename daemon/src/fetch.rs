@@ -167,7 +167,7 @@ impl Fetcher {
             self.turns.take(digest.clone()).await
         };
         let _fetching = self.fetching.enter(digest, wanted.place.priority());
-        let registry = self.registry.counting(wanted.meter.requests());
+        let registry = self.registry.counting(wanted.meter.requests()).urgent(wanted.place.priority());
         let audience = listen.map(|listen| Audience { taps: &self.taps, listen });
         Transfer { registry: &registry, containerd, wanted }.run(audience).await
     }
@@ -189,7 +189,7 @@ impl Fetcher {
         wanted.place.open().await;
         let Ok(permit) = Arc::clone(&self.taps).try_acquire_owned() else { return Ok(false) };
         let _fetching = self.fetching.enter(digest, wanted.place.priority());
-        let registry = self.registry.counting(wanted.meter.requests());
+        let registry = self.registry.counting(wanted.meter.requests()).urgent(wanted.place.priority());
         Pass { registry: &registry, wanted }.run(listen(permit)).await
     }
 

@@ -155,7 +155,7 @@ impl Progress {
 impl View {
     /// Bytes of all layers, compressed as the manifest counts them.
     pub fn total(&self) -> u64 {
-        self.layers.iter().map(|layer| layer.size).sum()
+        self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
     }
 
     /// Who wrote the files of its layers: `direct`, `differ`, `mixed`, or `none` if none were written.
@@ -172,7 +172,7 @@ impl View {
     /// Bytes of the layers that need not come any more, whatever became of them: this only rises, and ends at
     /// [`Self::total`].
     pub fn done(&self) -> u64 {
-        self.layers.iter().map(|layer| layer.done).sum()
+        self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.done))
     }
 }
 
@@ -236,6 +236,15 @@ mod tests {
         assert!(!changes.has_changed().unwrap(), "the same again is no change");
         progress.enter(Stage::Recording);
         changes.changed().await.unwrap();
+    }
+
+    #[test]
+    fn sizes_that_no_layer_has_are_no_reason_to_fail() {
+        let progress = Progress::default();
+        progress.plan([blob(u64::MAX), blob(u64::MAX - 1)].iter());
+        progress.layer(0).end(State::Remote);
+        progress.layer(1).end(State::Done);
+        assert_eq!((progress.view().total(), progress.view().done()), (u64::MAX, u64::MAX));
     }
 
     #[test]

@@ -227,15 +227,17 @@ impl Puller {
         &self.history
     }
 
-    /// Ends what is still under way, and waits until no pull is and their leases are gone.
-    pub async fn drain(&self) {
+    /// Ends what is still under way, and waits until no pull is and their leases are gone. Whether anything was ended.
+    pub async fn drain(&self) -> bool {
         // Connections of clients may outlive the listener, and hold their pulls.
-        for watched in self.ongoing() {
+        let left = self.ongoing();
+        for watched in &left {
             watched.ongoing.leave();
         }
         self.inflight.drain().await;
         self.unpacker.drain().await;
         self.leases.drain().await;
+        !left.is_empty()
     }
 
     async fn choose_and_join(

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use crate::metrics::Metrics;
 use crate::oci::digest::Hasher;
 use crate::oci::{Descriptor, Digest};
+use crate::priority::Priority;
 
 mod accepted;
 mod access;
@@ -152,6 +153,8 @@ pub struct Registry {
     shared: Arc<Shared>,
     /// Where this one's requests are counted.
     requests: Requests,
+    /// How urgent they are.
+    priority: Priority,
 }
 
 /// What all pulls share.
@@ -212,13 +215,19 @@ impl Registry {
             spare: Spare::new(config.parallel_ranges),
             rate: Arc::new(Rate::new(config.download_rate)),
         };
-        Ok(Self { shared: Arc::new(shared), requests: Requests::default() })
+        Ok(Self { shared: Arc::new(shared), requests: Requests::default(), priority: Priority::default() })
     }
 
     /// The same for one pull, whose requests are counted on their own.
     #[must_use]
     pub fn counting(&self, requests: &Requests) -> Self {
-        Self { shared: Arc::clone(&self.shared), requests: requests.clone() }
+        Self { shared: Arc::clone(&self.shared), requests: requests.clone(), priority: self.priority.clone() }
+    }
+
+    /// The same for one pull, whose bodies have the share of its priority.
+    #[must_use]
+    pub fn urgent(self, priority: &Priority) -> Self {
+        Self { priority: priority.clone(), ..self }
     }
 
     /// Finds what a tag or digest of a repository points to, on the first host that knows. A digest that only a

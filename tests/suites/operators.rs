@@ -4,6 +4,8 @@
 mod counting;
 #[path = "operators/looking.rs"]
 mod looking;
+#[path = "operators/pages.rs"]
+mod pages;
 #[path = "operators/prometheus.rs"]
 mod prometheus;
 #[path = "operators/queueing.rs"]
@@ -40,6 +42,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 fn main() -> Result<ExitCode> {
     let mut suite = Suite::new()?;
+    pages::add(&mut suite);
     prometheus::add(&mut suite, Release::V2_1);
     for release in Release::ALL {
         watching::add(&mut suite, release);

@@ -163,7 +163,9 @@ fn priority(level: Level) -> dray::Priority {
 /// What a pull would do.
 pub(super) fn explanation(explanation: Explanation) -> dray::ExplainResponse {
     let missing = explanation.layers.iter().filter(|layer| layer.have.is_missing());
-    let bytes_to_fetch = missing.map(|layer| layer.blob.size.saturating_sub(layer.have.begun)).sum();
+    let bytes_to_fetch = missing
+        .map(|layer| layer.blob.size.saturating_sub(layer.have.begun))
+        .fold(0_u64, u64::saturating_add);
     let Explanation { reference, choice, decision, hosts, target, manifest, image_id, layers, rooms } =
         explanation;
     dray::ExplainResponse {

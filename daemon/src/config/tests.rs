@@ -124,7 +124,7 @@ fn every_key_takes_another_value() {
         unpack: Unpack { engine: Engine::Differ, keep_layers: false, sync: true },
         metrics: Metrics {
             address: Some(SocketAddr::from(([127, 0, 0, 1], 9095))),
-            tag_keys: vec!["app".into()],
+            tag_keys: TagKeys(vec!["app".into()]),
             tag_values: 7,
         },
         traces: Traces { endpoint: Some(Endpoint::read("http://127.0.0.1:4317").unwrap()) },
@@ -268,4 +268,9 @@ fn what_has_no_effect_is_warned_of() {
     assert!(short.len() == 1 && short[0].contains("below 4h4m:"), "{short:?}");
     assert!(reference::tables().contains("below `4h4m` it may expire"), "the reference tells another time");
     assert!(warnings(&parse("[pull]\nlease_lifetime = \"4h4m\"").unwrap()).is_empty());
+    let rules = "[pull]\nrules = [{ priority = \"low\" }, { namespace = \"a\" }]";
+    let idle = warnings(&parse(rules).unwrap());
+    assert!(idle.len() == 1 && idle[0].starts_with("rule 2 of `rules`"), "{idle:?}");
+    let same = warnings(&parse("[api]\nsocket = \"/run/drayd/drayd.sock\"").unwrap());
+    assert!(same.len() == 1 && same[0].contains("are the same"), "{same:?}");
 }

@@ -1,7 +1,7 @@
 //! The connection to drayd, and what is wrong where there is none.
 
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use drayd_proto::dray::dray_client::DrayClient;
@@ -30,14 +30,21 @@ pub(super) enum ConnectError {
     Denied { address: PathBuf, group: String },
     #[error("nobody answers on {}: is drayd running? (`systemctl status drayd`)", .address.display())]
     Silent { address: PathBuf },
+    #[error("{} is no socket: give the path of [api] socket of drayd's configuration", .address.display())]
+    NoSocket { address: PathBuf },
     #[error("cannot connect to {}: {source}", .address.display())]
     Failed { address: PathBuf, source: io::Error },
     #[error("{} is no API socket of drayd: {source}", .address.display())]
     Foreign { address: PathBuf, source: tonic::transport::Error },
 }
 
-/// Connects to the API socket at `address`.
+/// Connects to the API socket at `address`, which may be written as clients of CRI write theirs, `unix://PATH`.
 pub(super) async fn connect(address: &Path) -> Result<DrayClient<Channel>, ConnectError> {
+    let written = address.to_str().and_then(|text| text.strip_prefix("unix://"));
+    let address = written.map_or(address, Path::new);
+    if std::fs::metadata(address).is_ok_and(|file| !file.file_type().is_socket()) {
+        return Err(ConnectError::NoSocket { address: address.into() });
+    }
     // Tried first, for what the channel says of a socket tells less.
     if let Err(error) = UnixStream::connect(address).await {
         return Err(ConnectError::of(address, error));

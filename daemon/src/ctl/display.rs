@@ -127,7 +127,8 @@ impl Bars {
             let style = ProgressStyle::with_template(template).expect("the template is this one");
             screen.add(ProgressBar::new(size).with_style(style.progress_chars("=> ")))
         });
-        bar.set_length(size);
+        // Of nothing, nothing is done.
+        bar.set_length(size.max(1));
         bar
     }
 }

@@ -17,10 +17,12 @@ use tokio::task::JoinSet;
 
 use super::Metrics;
 
-/// Readers at once; a node has one or two.
-const READERS: usize = 16;
-/// How long a reader may take for its request and for its answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Readers at once; a node has one or two, and those that say nothing soon make room.
+const READERS: usize = 64;
+/// How long a reader may take for its request.
+const HEAD: Duration = Duration::from_secs(2);
+/// And for the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// After a failed accept, which mostly means that descriptors ran out.
 const PAUSE: Duration = Duration::from_millis(100);
 /// What the text is (`OpenMetrics` 1.0, content types).
@@ -67,7 +69,7 @@ pub async fn serve<L>(
                 }
             });
             let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false);
+            http.timer(TokioTimer::new()).header_read_timeout(HEAD).keep_alive(false);
             // Whoever reads too slowly reads again.
             let _ =
                 tokio::time::timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await;
@@ -78,7 +80,7 @@ pub async fn serve<L>(
 fn answer(request: &Request<Incoming>, metrics: &Metrics) -> Response<String> {
     let mut response = Response::default();
     match (request.method(), request.uri().path()) {
-        (&Method::GET, "/metrics") => {
+        (&Method::GET | &Method::HEAD, "/metrics") => {
             *response.body_mut() = metrics.text();
             response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(OPEN_METRICS));
         }

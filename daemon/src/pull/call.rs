@@ -161,15 +161,20 @@ impl Call {
             Ok(Share { outcome, joined, counts }) => {
                 // The bytes belong to one call: counted over all lines they add up.
                 let fetched = if *counts { outcome.tally.fetched } else { 0 };
-                let (ending, what) = match (joined, fetched) {
-                    (true, _) => {
-                        (Ending::Joined, format!("joined a pull under way, {fetched} bytes fetched"))
-                    }
-                    (false, 0) => (Ending::Present, "already present, 0 bytes fetched".to_owned()),
-                    (false, _) => (Ending::Fetched, format!("{fetched} bytes fetched")),
+                // Whoever counts the bytes counts the transfer, though another may have begun it and left.
+                let ending = match (joined, fetched) {
+                    (true, 0) => Ending::Joined,
+                    (false, 0) => Ending::Present,
+                    (_, _) => Ending::Fetched,
                 };
-                let Tally { present, left, .. } = if *joined { Tally::default() } else { outcome.tally };
-                let engine = if *joined { "none" } else { outcome.engine };
+                let what = match (joined, fetched) {
+                    (true, _) => format!("joined a pull under way, {fetched} bytes fetched"),
+                    (false, 0) => "already present, 0 bytes fetched".to_owned(),
+                    (false, _) => format!("{fetched} bytes fetched"),
+                };
+                let of_another = ending == Ending::Joined;
+                let Tally { present, left, .. } = if of_another { Tally::default() } else { outcome.tally };
+                let engine = if of_another { "none" } else { outcome.engine };
                 self.account(ending, engine, Tally { fetched, present, left }, None);
                 tracing::info!(
                     image_id = %outcome.image_id,

@@ -12,7 +12,7 @@ pub enum Ending {
     Fetched,
     /// The image is there, and was before.
     Present,
-    /// The image is there, brought by a pull that another call had begun.
+    /// The image is there, brought by a pull that is counted for another call.
     Joined,
     /// Somebody cancelled the pull.
     Cancelled,

@@ -13,13 +13,14 @@ use drayd_tests::stage;
 use drayd_tests::suite::Suite;
 use drayd_tests::wait;
 
-use crate::{SOON, Stage, await_listed, begin, request, total};
+use crate::{SOON, Stage, await_listed, begin, request, slow, total};
 
 const TAGS: &str = "io.kubernetes.image.metrics.tags";
 
 pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "two_pods_and_one_transfer_are_told_in_three_ways", three_ways);
     suite.check(release, "every_call_is_counted_once_and_by_its_end", exact);
+    suite.check(release, "a_transfer_is_counted_once_though_its_first_caller_left", first_left);
     suite.check(release, "tags_of_the_sandbox_reach_metrics_and_log", tags);
     suite.check(release, "hostile_metadata_does_no_harm", hostile);
 }
@@ -135,6 +136,31 @@ async fn exact(bed: Stage) -> Result<()> {
         "{received} for {layers} and {documents}"
     );
     ensure!(!page.0.contains("sha256:") && !page.0.contains("/one"), "a label holds an image: {}", page.0);
+    Ok(())
+}
+
+async fn first_left(bed: Stage) -> Result<()> {
+    let drayd = stage::configured(&bed, metrics::SETTINGS, &[]).await?;
+    let registry = Scripted::start().await?;
+    let image = Image::new("left", 1, 256)?;
+    image.serve(&registry);
+    slow(&registry, 16 << 10, Duration::from_millis(50));
+    let reference = image.reference(&registry);
+    let first = begin(&drayd.cri(), request(&reference, &[]));
+    await_listed(&drayd, &reference, |_| true).await?;
+    let second = begin(&drayd.cri(), request(&reference, &[]));
+    let both =
+        |pull: &serde_json::Value| pull["waiting"].as_array().is_some_and(|waiting| waiting.len() == 2);
+    await_listed(&drayd, &reference, both).await?;
+    first.abort();
+    second.await??;
+    let page = metrics::read(&drayd).await?;
+    for (result, expected) in [("fetched", 1), ("given_up", 1), ("joined", 0)] {
+        let counted = page.sum("drayd_pulls_total", &[&format!("result=\"{result}\"")]);
+        ensure!(counted == expected, "{result}: {counted}\n{}", page.0);
+    }
+    let history = drayctl::run(&drayd, &["history", "--image", &reference, "--count"]).await?;
+    ensure!(history.out == "calls=2 transfers=1\n", "{history:?}");
     Ok(())
 }
 

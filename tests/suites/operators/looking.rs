@@ -178,6 +178,14 @@ async fn access(bed: Stage) -> Result<()> {
         output.status.code() == Some(69) && err.contains("there is no socket /nonexistent/api.sock"),
         "{err}"
     );
+    for (address, said) in
+        [(bed.containerd.socket(), "is not drayd's API socket"), (bed.run().to_owned(), "is no socket")]
+    {
+        let mut command = tokio::process::Command::new(&program);
+        let output = command.arg("--address").arg(&address).arg("ps").output().await?;
+        let err = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(69) && err.contains(said), "{}: {err}", address.display());
+    }
     fs::remove_file(program)?;
     Ok(())
 }

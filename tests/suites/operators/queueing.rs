@@ -145,7 +145,8 @@ async fn rules(bed: Stage) -> Result<()> {
     ensure!(fits[0]["priority_reason"] == "rule 1 of [pull] rules", "{fits:?}");
     // As a pod's request would say it.
     let annotation = format!("io.containerd.cri.runtime-handler={}", drayd_tests::containerd::NYDUS_HANDLER);
-    let handler = drayctl::run(&drayd, &["explain", &reference, "--annotation", &annotation, "--json"]).await?;
+    let handler =
+        drayctl::run(&drayd, &["explain", &reference, "--annotation", &annotation, "--json"]).await?;
     ensure!(handler.json()?[0]["snapshotter"] == "nydus", "{handler:?}");
     let other = explain("web").await?;
     ensure!(other[0]["priority"] == "normal" && other[0]["snapshotter"] == "overlayfs", "{other:?}");

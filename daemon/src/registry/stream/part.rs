@@ -253,7 +253,8 @@ impl<'a> Part<'a> {
 
     fn begin(&mut self, blob: Blob, foreign: bool) {
         self.repeated |= blob.offset < self.position;
-        let allowance = Allowance::new(Arc::clone(&self.whole.registry.rate));
+        let allowance =
+            Allowance::new(Arc::clone(&self.whole.registry.rate), self.whole.registry.priority.clone());
         let host = self.host().unwrap_or(&self.whole.repository.domain);
         let counter = self.whole.registry.metrics.received_from(host);
         self.body = Some(Body::new(blob, foreign, self.position, allowance, counter));
