@@ -96,7 +96,8 @@ async fn containerd_freezes(bed: Stage) -> Result<()> {
     let throttle = Throttle::start(bed.registry.address(), 4 * MEGABYTE).await?;
     let reference = image.reference(throttle.address());
     let pulling = begin(&drayd.cri(), &reference);
-    under_way(&throttle, 2 * MEGABYTE).await?;
+    // The small layer below is in the store by then, so that what freezes is the writing of the large one.
+    under_way(&throttle, 6 * MEGABYTE).await?;
     let frozen = bed.containerd.freeze()?;
     let since = Instant::now();
     let ended = tokio::time::timeout(Duration::from_secs(240), pulling).await;
