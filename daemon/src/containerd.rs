@@ -158,6 +158,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn calls_carry_the_span_that_they_are_made_in() {
+        let containerd = Containerd::new(Path::new("/none"), "k8s.io").expect("a legal namespace");
+        let sent = || containerd.request(()).metadata().get("traceparent").cloned();
+        assert_eq!(sent(), None);
+        let traceparent = trace::tests::collected(sent).expect("a header");
+        assert!(traceparent.to_str().is_ok_and(|value| value.starts_with("00-")), "{traceparent:?}");
+    }
+
+    #[tokio::test]
     async fn only_the_namespace_of_kubernetes_has_a_cri() {
         for (namespace, expected) in [("k8s.io", true), ("default", false), ("K8S.io", false), ("", false)] {
             let containerd = Containerd::new(Path::new("/none"), namespace).expect("a legal namespace");

@@ -264,11 +264,7 @@ impl Command {
             Command::History { image, snapshotter, count, json } => {
                 let history = drayd.history(HistoryRequest { image, snapshotter }).await?.into_inner();
                 if count {
-                    let (calls, transfers) =
-                        history.entries.iter().fold((0, 0), |(calls, transfers), entry| {
-                            (calls + entry.calls, transfers + entry.transfers)
-                        });
-                    return print(&format!("calls={calls} transfers={transfers}\n"));
+                    return print(&text::count(&history));
                 }
                 each(json, &history.entries, || text::history(&history))
             }

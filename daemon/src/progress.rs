@@ -29,9 +29,9 @@ pub enum Stage {
 }
 
 /// One pull.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Progress {
-    meter: Arc<Meter>,
+    meter: Meter,
     /// Guards where it is and has been.
     stage: Mutex<Stages>,
     /// Lowest first; there once the manifest is read.
@@ -86,20 +86,9 @@ impl Changes {
     }
 }
 
-impl Default for Progress {
-    fn default() -> Self {
-        Self::with(Arc::default())
-    }
-}
-
 impl Progress {
-    /// A pull that begins, whose wire is counted by `meter`.
-    pub fn with(meter: Arc<Meter>) -> Self {
-        Self { meter, stage: Mutex::default(), layers: OnceLock::new(), changes: Arc::default() }
-    }
-
     /// What is counted of its wire.
-    pub fn meter(&self) -> &Arc<Meter> {
+    pub fn meter(&self) -> &Meter {
         &self.meter
     }
 

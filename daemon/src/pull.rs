@@ -51,7 +51,7 @@ use crate::node::Node;
 use crate::node::snapshotter::Choice;
 use crate::oci::Platform;
 use crate::progress::{Meter, Progress, Stage};
-use crate::registry::{Registry, Repository};
+use crate::registry::Registry;
 use crate::trace;
 use crate::unpack::{Context, Unpacker, Writing};
 use call::{Call, Tally};
@@ -259,7 +259,8 @@ impl Puller {
         let (puller, order) =
             (Arc::clone(self), Order { request, choice: choice.clone(), sandbox, elsewhere });
         let work = |ongoing: Arc<Ongoing>| {
-            async move { puller.watched(order, &ongoing).await }.instrument(trace::stage("pull"))
+            let span = ongoing.span("pull");
+            async move { puller.watched(order, &ongoing).await }.instrument(span)
         };
         let seat = self.inflight.sit(reference, &choice, credentials, decision.level, pod, work);
         if seat.has_joined() {
@@ -291,8 +292,7 @@ impl Puller {
     async fn transfer(&self, order: &Order, ongoing: &Ongoing) -> Result<Outcome, Error> {
         let progress = &ongoing.progress;
         let reference = &order.request.reference;
-        let repository = Repository { domain: reference.domain().into(), path: reference.path().into() };
-        let source = Source { repository, credentials: order.request.credentials.clone() };
+        let source = Source::of(reference, order.request.credentials.clone());
         let known = if self.config.always_verify_credentials {
             None
         } else {
@@ -302,7 +302,7 @@ impl Puller {
             named
         } else {
             let name = resolve::name(&self.fetcher, &source, reference, progress.meter());
-            name.instrument(trace::stage("resolve")).await?
+            name.instrument(ongoing.span("resolve")).await?
         };
         let held = self.leases.hold(&reference.to_string()).await;
         let mut held =
@@ -334,20 +334,20 @@ impl Puller {
     ) -> Result<Outcome, Error> {
         let (reference, snapshotter) = (&order.request.reference, &order.choice.snapshotter);
         let resolved = resolve::resolve(&self.fetcher, context, reference, named, &self.platform);
-        let resolved = resolved.instrument(trace::stage("documents")).await?;
+        let resolved = resolved.instrument(ongoing.span("documents")).await?;
         let plan = Plan::new(reference, &resolved)?;
         let progress = &context.progress;
         progress.plan(plan.layers.iter().map(|layer| &layer.blob));
         let admitted = self.admit(ongoing, &context.containerd, snapshotter, &plan);
-        let admitted = admitted.instrument(trace::stage("admit")).await?;
+        let admitted = admitted.instrument(ongoing.span("admit")).await?;
         progress.enter(Stage::Unpacking);
         let layers = self.unpacker.unpack(context, snapshotter, &plan.layers);
-        let layers = layers.instrument(trace::stage("unpack")).await.map_err(Error::Unpack)?;
+        let layers = layers.instrument(ongoing.span("unpack")).await.map_err(Error::Unpack)?;
         drop(admitted);
         progress.enter(Stage::Recording);
         let Recorded { names: records, shown } =
             record::record(&self.names, context, order, &resolved, &plan)
-                .instrument(trace::stage("record"))
+                .instrument(ongoing.span("record"))
                 .await?;
         if order.sandbox.unwrap_or(shown.pinned) {
             self.spread(order, context, &plan).await;

@@ -63,7 +63,7 @@ mod token;
 mod tunnel;
 mod wire;
 
-pub use asked::Asked;
+pub use asked::{Asked, Origin};
 pub use check::{Report, check};
 pub use credential_helper::HelperError;
 pub use credentials::{Credentials, CredentialsError, Given};

@@ -60,8 +60,8 @@ pub fn headers() -> impl Iterator<Item = (&'static str, String)> {
 }
 
 /// The span of one stage of a pull, below the one that is current.
-pub fn stage(name: &'static str) -> Span {
-    tracing::info_span!(target: TARGET, "stage", otel.name = name)
+pub fn stage(name: &'static str, reference: &str, snapshotter: &str) -> Span {
+    tracing::info_span!(target: TARGET, "stage", otel.name = name, reference, snapshotter)
 }
 
 /// The span of a piece of work on one layer, below the one that is current.
@@ -87,7 +87,7 @@ pub fn call(caller: &Caller, reference: &str) -> Span {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use opentelemetry::trace::TracerProvider as _;
     use opentelemetry_sdk::trace::SdkTracerProvider;
     use tracing_subscriber::layer::SubscriberExt as _;
@@ -109,18 +109,22 @@ mod tests {
         assert!(Caller::read(|_| None).0.is_none());
     }
 
-    #[test]
-    fn requests_carry_the_span_they_are_made_in_and_nothing_outside_of_one() {
+    /// What `seen` sees within a span that is collected.
+    pub(crate) fn collected<T>(seen: impl FnOnce() -> T) -> T {
         let provider = SdkTracerProvider::builder().build();
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             assert_eq!(headers().count(), 0);
-            let span = call(&caller(PARENT), "a/b:1");
-            let _entered = span.enter();
-            let sent: Vec<_> = headers().collect();
-            let [(TRACEPARENT, value)] = sent.as_slice() else { panic!("{sent:?}") };
-            assert!(value.starts_with("00-0af7651916cd43dd8448eb211c80319c-"), "{value}");
-            assert!(!value.contains("b7ad6b7169203331"), "it is the caller's own span: {value}");
-        });
+            call(&caller(PARENT), "a/b:1").in_scope(seen)
+        })
+    }
+
+    #[test]
+    fn requests_carry_the_span_they_are_made_in_and_nothing_outside_of_one() {
+        let sent: Vec<_> = collected(|| headers().collect());
+        let [(TRACEPARENT, value)] = sent.as_slice() else { panic!("{sent:?}") };
+        assert!(value.starts_with("00-0af7651916cd43dd8448eb211c80319c-"), "{value}");
+        assert!(!value.contains("b7ad6b7169203331"), "it is the caller's own span: {value}");
+        assert_eq!(headers().count(), 0);
     }
 }

@@ -8,6 +8,9 @@ use tonic::Status;
 
 use super::status;
 use crate::cause::chain;
+use crate::containerd::Snapshotter;
+use crate::containerd::introspection::LoadedSnapshotter;
+use crate::images::Image;
 use crate::oci::Reference;
 use crate::oci::excerpt::excerpt;
 use crate::priority::Level;
@@ -18,7 +21,7 @@ use crate::pull::ongoing::Waiting;
 use crate::pull::request::{Metadata, Pod};
 use crate::pull::room::Room;
 use crate::pull::{Ending, Explanation, Look, Ongoing, Request};
-use crate::registry::Credentials;
+use crate::registry::{Credentials, Origin};
 use crate::trace::Caller;
 
 /// Bytes are told so often if the caller does not say.
@@ -184,7 +187,7 @@ pub(super) fn explanation(explanation: Explanation) -> dray::ExplainResponse {
                 } else {
                     vec!["pull".into()]
                 },
-                credentials: host.credentials,
+                credentials: origin(host.credentials),
             })
             .collect(),
         target: target.to_string(),
@@ -204,6 +207,15 @@ pub(super) fn explanation(explanation: Explanation) -> dray::ExplainResponse {
         room: rooms.iter().map(room).collect(),
         priority: priority(decision.level).into(),
         priority_reason: decision.why.to_string(),
+    }
+}
+
+fn origin(origin: Origin) -> String {
+    match origin {
+        Origin::Request => "the request's".into(),
+        Origin::Node => "the node's (registry.credentials_file)".into(),
+        Origin::Nobody => "none".into(),
+        Origin::Unknown(cause) => format!("cannot be had: {cause}"),
     }
 }
 
@@ -231,6 +243,27 @@ pub(super) fn entry(entry: Entry) -> dray::HistoryEntry {
         bytes: entry.bytes,
         last_at: nanoseconds(entry.last),
         last_failure: entry.failure,
+    }
+}
+
+/// A snapshotter of the node.
+pub(super) fn snapshotter(loaded: &LoadedSnapshotter) -> dray::Snapshotter {
+    dray::Snapshotter {
+        name: loaded.name.to_string(),
+        remote: loaded.remote_capable,
+        root: loaded.root.as_ref().map(|root| root.display().to_string()).unwrap_or_default(),
+    }
+}
+
+/// An image of the node, and where it is unpacked.
+pub(super) fn image(image: &Image, snapshotters: &[Snapshotter]) -> dray::Image {
+    dray::Image {
+        id: image.inspected.id.to_string(),
+        tags: image.repo_tags.clone(),
+        digests: image.repo_digests.clone(),
+        size: image.inspected.size,
+        pinned: image.pinned,
+        snapshotters: snapshotters.iter().map(ToString::to_string).collect(),
     }
 }
 

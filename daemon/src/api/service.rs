@@ -7,9 +7,9 @@ use std::time::SystemTime;
 use drayd_proto::dray::dray_server::Dray;
 use drayd_proto::dray::{
     CancelRequest, CancelResponse, DiagnoseRequest, DiagnoseResponse, ExplainRequest, ExplainResponse,
-    HistoryRequest, HistoryResponse, Image, ListImagesRequest, ListImagesResponse, ListPullsRequest,
-    ListPullsResponse, PullProgress, PullRequest, SetLogLevelRequest, SetLogLevelResponse, Snapshotter,
-    StatusRequest, StatusResponse, WatchRequest,
+    HistoryRequest, HistoryResponse, ListImagesRequest, ListImagesResponse, ListPullsRequest,
+    ListPullsResponse, PullProgress, PullRequest, SetLogLevelRequest, SetLogLevelResponse, StatusRequest,
+    StatusResponse, WatchRequest,
 };
 use futures_util::stream::unfold;
 use futures_util::{Stream, StreamExt as _};
@@ -199,12 +199,7 @@ impl Dray for Api {
         response.containerd_connected = true;
         response.containerd_version = self.containerd.version().await.unwrap_or_default();
         response.default_snapshotter = table.default.to_string();
-        let snapshotter = |loaded: &crate::containerd::introspection::LoadedSnapshotter| Snapshotter {
-            name: loaded.name.to_string(),
-            remote: loaded.remote_capable,
-            root: loaded.root.as_ref().map(|root| root.display().to_string()).unwrap_or_default(),
-        };
-        response.snapshotters = table.loaded.iter().map(snapshotter).collect();
+        response.snapshotters = table.loaded.iter().map(convert::snapshotter).collect();
         let handlers = table.handlers().into_iter();
         response.handlers = handlers.map(|(handler, name)| (handler, name.to_string())).collect();
         Ok(Response::new(response))
@@ -215,16 +210,9 @@ impl Dray for Api {
         _: Request<ListImagesRequest>,
     ) -> Result<Response<ListImagesResponse>, Status> {
         let all = self.images.list_with_snapshotters().await.map_err(|error| status::of_images(&error))?;
-        let image =
-            |(image, snapshotters): (Arc<crate::images::Image>, Vec<crate::containerd::Snapshotter>)| Image {
-                id: image.inspected.id.to_string(),
-                tags: image.repo_tags.clone(),
-                digests: image.repo_digests.clone(),
-                size: image.inspected.size,
-                pinned: image.pinned,
-                snapshotters: snapshotters.iter().map(ToString::to_string).collect(),
-            };
-        Ok(Response::new(ListImagesResponse { images: all.into_iter().map(image).collect() }))
+        Ok(Response::new(ListImagesResponse {
+            images: all.iter().map(|(image, snapshotters)| convert::image(image, snapshotters)).collect(),
+        }))
     }
 
     async fn diagnose(&self, _: Request<DiagnoseRequest>) -> Result<Response<DiagnoseResponse>, Status> {

@@ -211,6 +211,13 @@ pub(super) fn history(history: &HistoryResponse) -> String {
     text
 }
 
+/// How many calls and transfers there were.
+pub(super) fn count(history: &HistoryResponse) -> String {
+    let calls: u64 = history.entries.iter().map(|entry| entry.calls).sum();
+    let transfers: u64 = history.entries.iter().map(|entry| entry.transfers).sum();
+    format!("calls={calls} transfers={transfers}\n")
+}
+
 /// The images of the node.
 pub(super) fn images(images: &[Image]) -> String {
     let row = |image: &Image| {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::containerd::{Containerd, labels};
-use crate::oci::Descriptor;
+use crate::oci::{Descriptor, Reference};
 use crate::registry::{Credentials, Repository};
 
 use super::Error;
@@ -18,6 +18,12 @@ pub struct Source {
 }
 
 impl Source {
+    /// Where a reference leads.
+    pub fn of(reference: &Reference, credentials: Credentials) -> Self {
+        let repository = Repository { domain: reference.domain().into(), path: reference.path().into() };
+        Self { repository, credentials }
+    }
+
     /// The label of a blob that is written now.
     pub(super) fn label(&self) -> (String, String) {
         self.label_beside(&HashMap::new())

@@ -23,14 +23,13 @@ impl Puller {
         snapshotter: &LoadedSnapshotter,
         plan: &Plan,
     ) -> Result<Option<Admitted>, Error> {
-        let asked = |source| Error::Containerd { step: "look what of the image is there", source };
-        if survey::is_unpacked(containerd, &snapshotter.name, plan).await.map_err(asked)? {
+        if survey::is_unpacked(containerd, &snapshotter.name, plan).await? {
             return Ok(None);
         }
         ongoing.progress.enter(Stage::Queued);
         let admitted = self.queue.enter(ongoing.id, &ongoing.reference, &ongoing.priority).await;
         if self.config.check_disk && !snapshotter.remote_capable {
-            let have = survey::survey(containerd, &snapshotter.name, plan).await.map_err(asked)?;
+            let have = survey::survey(containerd, &snapshotter.name, plan).await?;
             let short = self.rooms(snapshotter, plan, &have).await.into_iter().find(|room| !room.is_enough());
             if let Some(room) = short {
                 return Err(Error::NoRoom(Box::new(room)));

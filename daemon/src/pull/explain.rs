@@ -15,7 +15,7 @@ use crate::node::snapshotter::Choice;
 use crate::oci::{ChainId, Descriptor, Digest};
 use crate::priority::Priority;
 use crate::progress::Progress;
-use crate::registry::{Asked, Repository};
+use crate::registry::Asked;
 use crate::unpack::Context;
 
 /// What a pull would do.
@@ -59,10 +59,9 @@ impl Puller {
         let decision = rules::decide(&self.config.rules, request);
         let choice = table.choose_by(&request.handler, decision.snapshotter.as_ref())?;
         let reference = &request.reference;
-        let repository = Repository { domain: reference.domain().into(), path: reference.path().into() };
-        let registry = self.fetcher.registry();
-        let hosts = registry.asked(&repository, &request.credentials).await.map_err(Error::Resolve)?;
-        let source = Source { repository, credentials: request.credentials.clone() };
+        let source = Source::of(reference, request.credentials.clone());
+        let hosts = self.fetcher.registry().asked(&source.repository, &source.credentials);
+        let hosts = hosts.await.map_err(Error::Resolve)?;
         let progress = Arc::<Progress>::default();
         let named = resolve::name(&self.fetcher, &source, reference, progress.meter()).await?;
         let (containerd, keep_layers) = (self.containerd.clone(), self.config.keep_layers);
@@ -70,9 +69,7 @@ impl Puller {
         let context = Context { containerd, source, progress, priority, keep_layers };
         let resolved = resolve::read(&self.fetcher, &context, reference, named, &self.platform).await?;
         let plan = Plan::new(reference, &resolved)?;
-        let have = survey::survey(&self.containerd, &choice.snapshotter.name, &plan).await;
-        let have =
-            have.map_err(|source| Error::Containerd { step: "look what of the image is there", source })?;
+        let have = survey::survey(&self.containerd, &choice.snapshotter.name, &plan).await?;
         let rooms = self.rooms(&choice.snapshotter, &plan, &have).await;
         let layers = plan.layers.into_iter().zip(have);
         Ok(Explanation {

@@ -75,6 +75,12 @@ struct Pull {
     unclaimed: Arc<AtomicBool>,
 }
 
+impl Pull {
+    fn watched(&self) -> Watched {
+        Watched::new(Arc::clone(&self.ongoing), self.result.clone())
+    }
+}
+
 /// One caller's place; leaves when dropped.
 pub struct Seat {
     inflight: Inflight,
@@ -113,7 +119,7 @@ impl Inflight {
         pull.ongoing.sit(number, pod);
         if !joined {
             // Nobody may be listening.
-            let _ = self.begun.0.send(Watched::new(Arc::clone(&pull.ongoing), pull.result.clone()));
+            let _ = self.begun.0.send(pull.watched());
         }
         pull.ongoing.priority.raise(level);
         Seat {
@@ -122,15 +128,14 @@ impl Inflight {
             number,
             joined,
             unclaimed: Arc::clone(&pull.unclaimed),
-            watched: Watched::new(Arc::clone(&pull.ongoing), pull.result.clone()),
+            watched: pull.watched(),
             result: pull.result.clone(),
         }
     }
 
     /// All pulls under way, in the order in which they began.
     pub fn list(&self) -> Vec<Watched> {
-        let watched = |pull: &Pull| Watched::new(Arc::clone(&pull.ongoing), pull.result.clone());
-        let mut all: Vec<_> = self.pulls().values().map(watched).collect();
+        let mut all: Vec<_> = self.pulls().values().map(Pull::watched).collect();
         all.sort_by_key(|watched| watched.ongoing.id);
         all
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use super::Error;
 use super::inflight::Shared;
@@ -15,6 +16,7 @@ use crate::containerd::Snapshotter;
 use crate::node::snapshotter::{Choice, Reason};
 use crate::priority::Priority;
 use crate::progress::{Progress, View};
+use crate::trace;
 
 /// What a pull is, as far as it does not change.
 #[derive(Debug)]
@@ -98,6 +100,11 @@ impl Ongoing {
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::SeqCst);
         self.end.cancel();
+    }
+
+    /// The span of one of its stages, below the one that is current.
+    pub(super) fn span(&self, stage: &'static str) -> Span {
+        trace::stage(stage, &self.reference, self.snapshotter.as_str())
     }
 
     /// Ends it because nobody waits for it.

@@ -2,8 +2,9 @@
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 
+use super::Error;
 use super::plan::Plan;
-use crate::containerd::{Containerd, Error, Snapshotter};
+use crate::containerd::{self, Containerd, Snapshotter};
 use crate::fetch::ingest_reference;
 use crate::unpack::Layer;
 
@@ -35,7 +36,7 @@ pub(super) async fn is_unpacked(
     plan: &Plan,
 ) -> Result<bool, Error> {
     match plan.top() {
-        Some(top) => containerd.snapshots(snapshotter).exists(top).await,
+        Some(top) => containerd.snapshots(snapshotter).exists(top).await.map_err(unseen),
         None => Ok(true),
     }
 }
@@ -54,5 +55,9 @@ pub(super) async fn survey(
             if unpacked || stored { 0 } else { containerd.ingested(&ingest_reference(&layer.blob)).await? };
         Ok(Have { unpacked, stored, begun })
     };
-    futures_util::stream::iter(&plan.layers).map(look).buffered(AT_ONCE).try_collect().await
+    futures_util::stream::iter(&plan.layers).map(look).buffered(AT_ONCE).try_collect().await.map_err(unseen)
+}
+
+fn unseen(source: containerd::Error) -> Error {
+    Error::Containerd { step: "look what of the image is there", source }
 }

@@ -15,19 +15,21 @@ pub struct Asked {
     pub own: bool,
     /// Whether it is asked what a tag points to, too.
     pub resolves: bool,
-    /// Where the credentials come from that it gets, in words.
-    pub credentials: String,
+    /// Where the credentials come from that it gets.
+    pub credentials: Origin,
 }
 
 /// Where the login of a host comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
     /// Whoever asked for the pull.
     Request,
     /// The node's file of credentials, or a helper that it names.
     Node,
     /// There is none.
     Nobody,
+    /// It cannot be had, for this cause.
+    Unknown(String),
 }
 
 impl Registry {
@@ -42,12 +44,8 @@ impl Registry {
         let mut asked = Vec::new();
         for host in hosts.iter().filter(|host| host.capabilities.pull) {
             let chosen = self.logins.choose(host, repository, credentials, &node).await;
-            let credentials = match chosen.as_ref().map(|chosen| chosen.origin) {
-                Ok(Origin::Request) => "the request's".to_owned(),
-                Ok(Origin::Node) => "the node's (registry.credentials_file)".to_owned(),
-                Ok(Origin::Nobody) => "none".to_owned(),
-                Err(failure) => format!("cannot be had: {}", chain(failure)),
-            };
+            let credentials =
+                chosen.map_or_else(|failure| Origin::Unknown(chain(&failure)), |chosen| chosen.origin);
             let (own, resolves) = (host.own, host.capabilities.resolve);
             asked.push(Asked { url: url(host), own, resolves, credentials });
         }

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use drayd_tests::containerd::NYDUS_HANDLER;
 use drayd_tests::drayctl;
 use drayd_tests::peers::Release;
-use drayd_tests::scripted::Scripted;
 use drayd_tests::scripted::image::Image;
+use drayd_tests::scripted::{Reply, Scripted};
 use drayd_tests::stage;
 use drayd_tests::suite::Suite;
 use tonic::Code;
@@ -21,6 +21,8 @@ pub(crate) fn add(suite: &mut Suite, release: Release) {
     suite.check(release, "images_are_listed_with_their_snapshotters", images);
     suite.check(release, "doctor_says_what_is_wrong_and_what_to_do", doctor);
     suite.check(release, "whoever_has_no_access_learns_how_to_get_it", access);
+    suite.check(release, "the_registrys_own_reason_is_quoted_and_no_page_is_dumped", reasons);
+    suite.check(release, "every_client_makes_the_same_requests_and_gets_the_same_answer", same);
     suite.check(release, "the_level_of_the_log_changes_while_drayd_runs", level);
 }
 
@@ -187,6 +189,79 @@ async fn access(bed: Stage) -> Result<()> {
         ensure!(output.status.code() == Some(69) && err.contains(said), "{}: {err}", address.display());
     }
     fs::remove_file(program)?;
+    Ok(())
+}
+
+/// Fault 172.
+async fn reasons(bed: Stage) -> Result<()> {
+    let drayd = stage::bare(&bed).await?;
+    let registry = Scripted::start().await?;
+    registry.gate(|request| {
+        Some(match request.repository()? {
+            "denied" => Reply::error(403, "DENIED", "team x has no access to this project"),
+            "limited" => Reply::error(429, "TOOMANYREQUESTS", "a hundred pulls in six hours are over"),
+            "forged" => Reply::error(403, "DENIED", "no\nERROR forged\u{1b}[31m"),
+            "page" => {
+                Reply::ok("text/html", "<html>canary</html>".repeat(60_000).as_bytes()).with_status(404)
+            }
+            _ => return None,
+        })
+    });
+    for (repository, code, quoted) in [
+        ("denied", Code::PermissionDenied, "team x has no access to this project"),
+        ("limited", Code::ResourceExhausted, "a hundred pulls in six hours are over"),
+        ("forged", Code::PermissionDenied, "ERROR forged"),
+        ("page", Code::NotFound, "404"),
+    ] {
+        let reference = format!("{}/{repository}:1", registry.address());
+        let status = drayd.cri().pull_as(request(&reference, &[])).await.expect_err("it is refused");
+        let message = status.message();
+        ensure!(status.code() == code && message.contains(quoted), "{repository}: {status:?}");
+        ensure!(message.len() < 4096 && !message.contains("canary"), "{repository}: {message}");
+        ensure!(!message.contains(['\n', '\u{1b}']), "{repository}: {message:?}");
+    }
+    Ok(())
+}
+
+/// Fault 175.
+async fn same(bed: Stage) -> Result<()> {
+    let registry = Scripted::start().await?;
+    let image = Image::new("same", 2, 16)?;
+    image.serve(&registry);
+    // A registry that is only reached as its hosts.toml says.
+    let hosts = bed.run().join("same-hosts");
+    fs::create_dir_all(hosts.join("registry.test"))?;
+    fs::write(hosts.join("registry.test/hosts.toml"), format!("server = \"{}\"\n", registry.url()))?;
+    let settings = format!("[registry]\nconfig_path = [\"{}\"]\n", hosts.display());
+    let drayd = stage::configured(&bed, &settings, &[]).await?;
+    let reference = format!("registry.test/{}:1", image.repository);
+    let cri = drayd.cri();
+    let mut seen = Vec::new();
+    for client in ["crictl", "kubelet", "kruise", "drayctl"] {
+        let kruise = [("apps.kruise.io/pulling-image-by", "ImagePullJob")];
+        registry.take_journal();
+        let id = match client {
+            "crictl" => cri.pull(&reference, None, None).await?,
+            "kubelet" => cri.pull_as(request(&reference, &[])).await?,
+            "kruise" => cri.pull_as(request(&reference, &kruise)).await?,
+            _ => {
+                let answer = drayctl::run(&drayd, &["pull", &reference]).await?;
+                answer.out.lines().last().unwrap_or_default().to_owned()
+            }
+        };
+        let requests = registry
+            .take_journal()
+            .into_iter()
+            .map(|request| format!("{} {}", request.method, request.path()));
+        let mut requests: Vec<String> = requests.collect();
+        requests.sort();
+        seen.push((client, id, requests));
+        cri.remove(&reference).await?;
+    }
+    let (_, id, requests) = seen[0].clone();
+    ensure!(id == image.config.digest && requests.len() >= 4, "{seen:#?}");
+    ensure!(seen.iter().all(|(_, other, asked)| *other == id && *asked == requests), "{seen:#?}");
+    fs::remove_dir_all(hosts)?;
     Ok(())
 }
 

@@ -67,6 +67,13 @@ async fn stages(bed: Stage) -> Result<()> {
             ensure!(found.count() == 1, "{name} of {}", layer.blob.digest);
         }
     }
+    let stages = own.iter().filter(|span| !["layer", "fetch"].contains(&span.name.as_str()));
+    for span in stages {
+        ensure!(
+            attribute(span, "reference") == reference && attribute(span, "snapshotter") == "overlayfs",
+            "{span:?}"
+        );
+    }
     let other = all.iter().find(|span| span.name == "PullImage" && hex(&span.trace_id) != TRACE);
     let other = other.context("no second trace")?;
     ensure!(other.parent_span_id.is_empty() && attribute(other, "result") == "present", "{other:?}");
