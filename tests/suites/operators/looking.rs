@@ -249,17 +249,18 @@ async fn same(bed: Stage) -> Result<()> {
                 answer.out.lines().last().unwrap_or_default().to_owned()
             }
         };
-        let requests = registry
-            .take_journal()
-            .into_iter()
-            .map(|request| format!("{} {}", request.method, request.path()));
-        let mut requests: Vec<String> = requests.collect();
+        // Documents that came a moment ago are not asked for again.
+        let layer = |path: &str| image.layers.iter().any(|layer| path.ends_with(&layer.digest));
+        let requests = registry.take_journal().into_iter();
+        let requests = requests.filter(|request| request.method == "HEAD" || layer(request.path()));
+        let mut requests: Vec<String> =
+            requests.map(|request| format!("{} {}", request.method, request.path())).collect();
         requests.sort();
         seen.push((client, id, requests));
         cri.remove(&reference).await?;
     }
     let (_, id, requests) = seen[0].clone();
-    ensure!(id == image.config.digest && requests.len() >= 4, "{seen:#?}");
+    ensure!(id == image.config.digest && requests.len() == 3, "{seen:#?}");
     ensure!(seen.iter().all(|(_, other, asked)| *other == id && *asked == requests), "{seen:#?}");
     fs::remove_dir_all(hosts)?;
     Ok(())

@@ -113,11 +113,10 @@ async fn cancelled(bed: Stage) -> Result<()> {
         ensure!(status.message().contains("cancelled by a request to drayd's API"), "{status:?}");
     }
     let seen = drayctl::end(watch).await?;
-    let messages = seen.json()?;
-    let end = &messages.last().context("no message")?["ended"];
-    // It may have been asked for after the end.
-    let late = seen.code == 1 && seen.err.contains("no pull with the number");
-    ensure!(late || (seen.code == 1 && end["result"] == "cancelled"), "{seen:?}");
+    let ended = seen.json()?.pop().map(|message| message["ended"]["result"].clone());
+    // It may have come after the end.
+    let late = ended.is_none() && seen.err.contains("no pull with the number");
+    ensure!(seen.code == 1 && (late || ended.is_some_and(|result| result == "cancelled")), "{seen:?}");
     let again = drayctl::run(&drayd, &["cancel", &id]).await?;
     ensure!(again.code == 1 && again.err.contains("no pull with the number"), "{again:?}");
     Ok(())
