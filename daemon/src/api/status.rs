@@ -2,13 +2,10 @@
 
 use tonic::Status;
 
-use crate::cause::chain;
+use crate::cause::{bounded, chain};
 use crate::images;
 use crate::oci::reference::ReferenceError;
 use crate::pull;
-
-/// Longest message sent, as it travels in a header.
-const MAX_MESSAGE: usize = 4096;
 
 /// What was named is no reference: `InvalidArgument`.
 pub(super) fn of_reference(error: &ReferenceError) -> Status {
@@ -46,15 +43,4 @@ pub(super) fn of_images(error: &images::Error) -> Status {
 /// drayd is about to end: `Unavailable`.
 pub(super) fn stopping() -> Status {
     Status::unavailable("drayd is stopping")
-}
-
-fn bounded(mut message: String) -> String {
-    if message.len() > MAX_MESSAGE {
-        let mut end = MAX_MESSAGE;
-        while !message.is_char_boundary(end) {
-            end -= 1;
-        }
-        message.truncate(end);
-    }
-    message
 }

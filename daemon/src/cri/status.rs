@@ -3,14 +3,11 @@
 use tonic::{Code, Status};
 
 use super::convert::ConvertError;
-use crate::cause::chain;
+use crate::cause::{bounded, chain};
 use crate::node::snapshotter::ChoiceError;
 use crate::oci::WalkError;
 use crate::pull::Error as PullError;
 use crate::{containerd, fetch, images, registry, unpack};
-
-/// Longest message sent: it travels in a header, and clients refuse large ones (grpc-go: 16 KiB for all headers).
-const MAX_MESSAGE: usize = 4096;
 
 /// Begins the message of a pull whose registry is not there. kubelet makes a reason of its own of messages that begin so
 /// (`ErrRegistryUnavailable` of cri-api). Its other word, `SignatureValidationFailed`, is for what drayd does not do.
@@ -162,20 +159,12 @@ fn containerd_code(error: &containerd::Error) -> Code {
     }
 }
 
-fn bounded(mut message: String) -> String {
-    if message.len() > MAX_MESSAGE {
-        let end = (0..=MAX_MESSAGE).rev().find(|end| message.is_char_boundary(*end));
-        message.truncate(end.unwrap_or_default());
-        message.push_str(" … (cut)");
-    }
-    message
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::cause::MAX_MESSAGE;
     use crate::oci::digest::DigestError;
     use crate::oci::{DiffId, Digest, DocumentError, NoPlatform};
     use crate::pull::plan::PlanError;
